@@ -1,0 +1,45 @@
+"""The engine. Integrations use the names below and nothing else of it; only this package knows DBOS."""
+
+from . import engine
+from .codec import JSON, Codec, JsonCodec, dumps
+from .context import RUN, SCOPE, Scope, inside, scope
+from .execution import Execution, Pause, Question
+from .opening import Request
+from .record import Draft, Record, Usage
+from .run import Run, Step
+from .runner import Runner, default_name, new_id
+from .step import Call, astep, begin, idempotency_key, is_replaying, step
+from .store import Statement, Store
+
+__all__ = [
+    "JSON",
+    "RUN",
+    "SCOPE",
+    "Call",
+    "Codec",
+    "Draft",
+    "Execution",
+    "JsonCodec",
+    "Pause",
+    "Question",
+    "Record",
+    "Request",
+    "Run",
+    "Runner",
+    "Scope",
+    "Statement",
+    "Step",
+    "Store",
+    "Usage",
+    "astep",
+    "begin",
+    "default_name",
+    "dumps",
+    "engine",
+    "idempotency_key",
+    "inside",
+    "is_replaying",
+    "new_id",
+    "scope",
+    "step",
+]

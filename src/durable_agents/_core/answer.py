@@ -1,0 +1,84 @@
+"""Answering a waiting run: the answer's record and the run's return to the queue are one transaction."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .codec import Codec, dumps
+from .errors import AlreadyAnswered, NotWaiting, RunNotFound
+from .execution import Question, read_pauses
+from .record import ANSWER, WAIT, Draft, now_us
+from .store import Store, Transaction, runs
+
+
+def answer(
+    store: Store, codec: Codec, run_id: str, values: Mapping[str | None, Any], worker: str | None
+) -> str | None:
+    """Record answers and re-queue the run, or hand it to `worker`.
+
+    Of many processes that answer at once, one is accepted. The same answer again is no error and changes nothing.
+
+    Args:
+        values: question → answer; the key None stands for the only open question.
+        worker: the worker that goes on with the run at once; None queues it for any.
+
+    Returns:
+        The owner token when `worker` got the run; None when it was queued, or had this answer already.
+
+    Raises:
+        RunNotFound, NotWaiting, AlreadyAnswered: see there.
+    """
+
+    def work(tx: Transaction) -> str | None:
+        found = runs.locked(store, tx, run_id)
+        if found is None:
+            raise RunNotFound(f"there is no run {run_id!r}")
+        row, records = found
+        pauses = read_pauses(records, codec)
+        if row.state != "waiting":
+            _check_repeated(run_id, row.state, pauses, values)
+            return None
+        pause = pauses[-1]
+        named = {_question(run_id, pause, key): value for key, value in values.items()}
+        last = records[-1]
+        draft = Draft(ANSWER, f"{WAIT}:{pause.number}/{ANSWER}", dumps(codec.encode(named)))
+        record = draft.seal(
+            run=run_id,
+            seq=last.seq + 1,
+            prev=last.hash,
+            at=max(last.body["at"], now_us()),
+            worker=worker or "",
+            epoch=row.epoch,
+        )
+        return runs.reopen(store, tx, record, worker)
+
+    return store.transact(work)
+
+
+def _question(run_id: str, pause: Question, key: str | None) -> str:
+    asked = ", ".join(repr(question) for question in pause.questions)
+    if key is None:
+        if len(pause.questions) != 1:
+            raise NotWaiting(
+                f"run {run_id!r} has several open questions ({asked}); say which one with question="
+            )
+        return next(iter(pause.questions))
+    if key not in pause.questions:
+        raise NotWaiting(f"run {run_id!r} has no open question {key!r}; open are {asked}")
+    return key
+
+
+def _check_repeated(
+    run_id: str, state: str, pauses: list[Question], values: Mapping[str | None, Any]
+) -> None:
+    """A run that does not wait takes no answer, except the one it has already got."""
+    given = pauses[-1].answers if pauses else {}
+    for key, value in values.items():
+        question = next(iter(given), None) if key is None and len(given) == 1 else key
+        if question is None or question not in given:
+            raise NotWaiting(
+                f"run {run_id!r} is {state} and asks nothing" + (f" named {key!r}" if key else "")
+            )
+        if given[question] != value:
+            raise AlreadyAnswered(
+                f"question {question!r} of run {run_id!r} has been answered with another value"
+            )

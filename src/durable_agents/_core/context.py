@@ -1,0 +1,102 @@
+"""Where the current code stands: in which run, and under which path."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .execution import Execution
+
+Place = tuple[int, int | None]
+
+
+def here() -> Place:
+    """The thread and asyncio task that runs: calls from one and the same are made in a repeatable order."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident(), id(task) if task is not None else None
+
+
+class Scope:
+    """A path prefix under which steps live.
+
+    Args:
+        path: the prefix, "" at the top of a run.
+        key: the prefix as the idempotency key knows it: without the attempt, which the path may hold.
+    """
+
+    __slots__ = ("_lock", "_owner", "_running", "_uses", "key", "path")
+
+    def __init__(self, path: str = "", key: str | None = None) -> None:
+        self.path, self.key = path, path if key is None else key
+        self._running: set[str] = set()
+        self._owner = here()
+        self._uses: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def child(self, segment: str) -> str:
+        return f"{self.path}/{segment}" if self.path else segment
+
+    def child_key(self, segment: str) -> str:
+        return f"{self.key}/{segment}" if self.key else segment
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the calling thread and task are those that opened the scope."""
+        return self._owner == here()
+
+    def use(self, segment: str) -> str:
+        """The segment with the number of its use in this execution: `name`, `name#2`, `name#3`, …"""
+        count = self.count(segment)
+        return segment if count == 1 else f"{segment}#{count}"
+
+    def count(self, what: str) -> int:
+        """How often this was asked for in this execution, from 1."""
+        with self._lock:
+            self._uses[what] += 1
+            return self._uses[what]
+
+    def occupy(self, segment: str) -> bool:
+        """Mark the segment as running; False when it already is."""
+        with self._lock:
+            if segment in self._running:
+                return False
+            self._running.add(segment)
+            return True
+
+    def vacate(self, segment: str) -> None:
+        with self._lock:
+            self._running.discard(segment)
+
+
+RUN: ContextVar["Execution | None"] = ContextVar("durable_agents_run", default=None)
+SCOPE: ContextVar[Scope | None] = ContextVar("durable_agents_scope", default=None)
+
+
+@contextmanager
+def inside(scope: Scope) -> Iterator[Scope]:
+    token = SCOPE.set(scope)
+    try:
+        yield scope
+    finally:
+        SCOPE.reset(token)
+
+
+@contextmanager
+def scope(segment: str, *, key: str | None = None) -> Iterator[Scope]:
+    """Steps inside live under this segment of the path.
+
+    Args:
+        segment: what distinguishes this part of the run from its siblings, the same in every replay.
+        key: the segment as idempotency keys see it, where the framework says that the path is a retry.
+    """
+    above = SCOPE.get() or Scope()
+    used = above.use(segment)
+    with inside(Scope(above.child(used), above.child_key(used if key is None else key))) as inner:
+        yield inner

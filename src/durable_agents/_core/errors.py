@@ -1,0 +1,118 @@
+"""Every error and signal of the library.
+
+    DurableError
+    ├── ConfigurationError      a setting, a name or a database that cannot be used
+    ├── NotSupported            a feature of the framework that is not durable yet
+    ├── RunNotFound             no run has this id
+    ├── InputMismatch           the run id exists with another runner or input
+    ├── RunWaiting              the run waits for an answer
+    ├── RunCancelled            the run was cancelled
+    ├── NotWaiting              an answer to a run or question that is not open
+    ├── AlreadyAnswered         the question has another answer
+    ├── NotRecoverable          a run that needs live arguments has none after a crash
+    ├── DivergedError           a replayed tool call has other arguments than its record
+    ├── ConcurrentPathError     two steps are running under one path
+    ├── EncodingError           a value has no durable form
+    ├── ResultNotRecorded       a step or run finished, its result could not be stored
+    ├── BrokenRecord            a stored record does not fit its chain
+    └── RecordedError           an error read from a record whose own type is not at hand
+
+Signals (`Stop` and below) unwind a run without deciding its outcome. They derive from `BaseException`, so that no
+framework takes them for a failure of the step it was in.
+"""
+
+
+class DurableError(Exception):
+    """Base of every error this library raises."""
+
+
+class ConfigurationError(DurableError, ValueError):
+    """A setting, a name or a database cannot be used as given."""
+
+
+class NotSupported(DurableError, NotImplementedError):
+    """The framework has this feature and the runner does not support it yet."""
+
+
+class RunNotFound(DurableError, LookupError):
+    """No run has this id."""
+
+
+class InputMismatch(DurableError, ValueError):
+    """The run id exists with another runner or another input."""
+
+
+class RunWaiting(DurableError):
+    """The run waits for an answer; `questions` maps each open question to what is asked."""
+
+    def __init__(self, run_id: str, questions: dict[str, object]) -> None:
+        self.run_id, self.questions = run_id, questions
+        asked = ", ".join(sorted(questions)) or "none recorded"
+        super().__init__(
+            f"run {run_id!r} waits for an answer (open questions: {asked}); "
+            f"answer it with durable_agents.runs.get({run_id!r}).answer(value)"
+        )
+
+
+class RunCancelled(DurableError):
+    """The run was cancelled."""
+
+
+class NotWaiting(DurableError):
+    """An answer was given to a run or a question that is not open."""
+
+
+class AlreadyAnswered(DurableError):
+    """The question has been answered with another value."""
+
+
+class NotRecoverable(DurableError):
+    """The run depends on live arguments that are gone."""
+
+
+class DivergedError(DurableError):
+    """A replayed tool call has other arguments than its record."""
+
+
+class ConcurrentPathError(DurableError):
+    """Two steps run under one path at the same time, so their records could be swapped."""
+
+
+class EncodingError(DurableError, TypeError):
+    """A value has no durable form: its type is not on the allow-list."""
+
+
+class ResultNotRecorded(DurableError):
+    """The step or run finished, but its result could not be stored and cannot be given again."""
+
+
+class BrokenRecord(DurableError):
+    """A stored record does not fit the chain it belongs to."""
+
+
+class RecordedError(DurableError):
+    """An error read from a record. `type` is the original's `module:qualname`, `traceback` its text."""
+
+    def __init__(self, type: str, message: str, traceback: str = "") -> None:
+        self.type, self.message, self.traceback = type, message, traceback
+        super().__init__(f"{type}: {message}")
+
+
+class Stop(BaseException):
+    """Unwinds a run without an outcome."""
+
+
+class OwnershipLost(Stop):
+    """Another worker owns the run; nothing this process does to it is written any more."""
+
+
+class Parked(Stop):
+    """The run waits for answers and leaves this process."""
+
+
+class CancelRequested(Stop):
+    """Somebody cancelled the run."""
+
+
+class Released(Stop):
+    """The run is handed back, so that any worker can go on with it."""

@@ -1,0 +1,163 @@
+"""The records of one run in this process: loaded once when the run is claimed, appended one by one while it is owned.
+
+The bytes stored are the bytes chained, so records of one run are written one after the other, under its lock. A record
+that could not be written ends the journal: later ones would be chained to it.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from .errors import OwnershipLost, Stop
+from .log import logger
+from .record import ANSWER, STATE, Draft, Record, check_link, now_us, rows_digest
+from .store import Statement, Store, runs
+
+
+def load(run_id: str, texts: Iterable[str]) -> list[Record]:
+    """Stored records, their chain checked.
+
+    Raises:
+        BrokenRecord: a record does not fit the one before it.
+    """
+    found, prev = [], ""
+    for seq, text in enumerate(texts, 1):
+        record = Record.load(text)
+        check_link(record, run_id, seq, prev)
+        prev = record.hash
+        found.append(record)
+    return found
+
+
+class Journal:
+    """The fenced, chained records of a run that this process owns.
+
+    Args:
+        owner: token of the claim; the database refuses writes once it has another.
+        worker, epoch: who writes, and how often the run had been claimed by then.
+        on_lost: called once, from the thread that noticed, when the run is no longer ours.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        *,
+        owner: str,
+        worker: str,
+        epoch: int,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.run_id, self.owner = run_id, owner
+        self._store, self._worker, self._epoch, self._on_lost = store, worker, epoch, on_lost
+        self._lock = threading.RLock()
+        self._staged: list[Statement] = []
+        self.lost: Stop | None = None
+        loaded = load(run_id, runs.records(store, run_id))
+        self.recorded_before = len(loaded)
+        self._known = {record.path: record for record in loaded}
+        self._order = loaded
+        self._seq = len(loaded)
+        self._prev = loaded[-1].hash if loaded else ""
+        self._at = loaded[-1].body["at"] if loaded else 0
+
+    @property
+    def known(self) -> Mapping[str, Record]:
+        """Path → record of everything that has finished."""
+        return MappingProxyType(self._known)
+
+    def records(self, kind: str) -> list[Record]:
+        with self._lock:
+            return [record for record in self._order if record.kind == kind]
+
+    def answers(self) -> list[Record]:
+        return self.records(ANSWER)
+
+    def stage(self, statements: Sequence[Statement]) -> None:
+        """Rows of the framework's state, to be written with the next record. Lost with the process until then."""
+        with self._lock:
+            self._staged.extend(statements)
+
+    def flush(self) -> None:
+        """Write what is staged, under a record of its own."""
+        with self._lock:
+            if self._staged:
+                self.commit(Draft(STATE, f"{STATE}:{self._seq + 1}", "null"))
+
+    def flush_soon(self) -> None:
+        """`flush` unless somebody is writing right now: then the next record takes the rows along."""
+        if self._staged and self._lock.acquire(blocking=False):
+            try:
+                if self.lost is None:
+                    self.flush()
+            finally:
+                self._lock.release()
+
+    def commit(self, draft: Draft, rows: Sequence[Statement] = ()) -> Record:
+        """Write a record together with `rows` and everything staged before, in one fenced transaction.
+
+        Raises:
+            OwnershipLost: another worker owns the run; nothing was written.
+        """
+        return self._write(
+            draft, rows, lambda record, all_rows: runs.append(self._store, record, self.owner, all_rows)
+        )
+
+    def close(self, draft: Draft, status: str, error: str = "") -> Record:
+        """Write the last record and the run's outcome."""
+        return self._write(
+            draft, (), lambda record, rows: runs.finish(self._store, record, self.owner, status, rows, error)
+        )
+
+    def park(self, draft: Draft) -> Record:
+        """Write the record of the questions and let go of the run."""
+        return self._write(draft, (), lambda record, rows: runs.park(self._store, record, self.owner, rows))
+
+    def _write(
+        self, draft: Draft, rows: Sequence[Statement], write: Callable[[Record, Sequence[Statement]], bool]
+    ) -> Record:
+        with self._lock:
+            if self.lost is not None:
+                raise self.lost
+            together = [*self._staged, *rows]
+            record = draft.seal(
+                run=self.run_id,
+                seq=self._seq + 1,
+                prev=self._prev,
+                at=max(self._at, now_us()),
+                worker=self._worker,
+                epoch=self._epoch,
+                rows=rows_digest((s.sql, s.rows) for s in together) if together else "",
+            )
+            try:
+                written = write(record, together)
+            except Exception as error:
+                logger.exception(
+                    "run %r: record %r could not be written; this process stops driving it",
+                    self.run_id,
+                    draft.path,
+                )
+                raise self._lose() from error
+            except BaseException:
+                self._lose()
+                raise
+            if not written:
+                raise self._lose()
+            self._staged = []
+            self._seq, self._prev, self._at = record.seq, record.hash, record.body["at"]
+            self._known[record.path] = record
+            self._order.append(record)
+            return record
+
+    def _lose(self) -> Stop:
+        if self.lost is None:
+            self.lost = OwnershipLost(
+                f"run {self.run_id!r} is owned by another worker, or its database could not be written"
+            )
+            self._on_lost()
+        return self.lost
+
+    def abandon(self) -> None:
+        """Write nothing more: the worker itself was declared dead."""
+        with self._lock:
+            self._lose()

@@ -1,0 +1,5 @@
+"""The library's logger: `logging.getLogger("durable_agents")`."""
+
+import logging
+
+logger = logging.getLogger("durable_agents")

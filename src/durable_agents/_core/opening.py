@@ -1,0 +1,78 @@
+"""The first record of a run: what it was asked to do."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .codec import dumps
+from .errors import InputMismatch
+from .record import OPEN, Draft, Record, now_us
+from .store import Store, runs
+
+VERSION = "durable_agents-1"
+"""Pinned: DBOS's automatic application version would strand every run at each upgrade."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of a runner's verb.
+
+    Args:
+        input: everything a recovery needs, as JSON data.
+        thread: the conversation the run belongs to, None when it has none; one run at a time in each.
+        live: what only the calling process has (callbacks, streams, objects), handed to the runner's loop as it is.
+        live_names: the arguments among `live` that the behaviour depends on; a run that has any is not recoverable.
+        answers: a native answer to the run that waits, question → answer; None for a new input.
+    """
+
+    input: Any
+    thread: str | None = None
+    live: Any = None
+    live_names: tuple[str, ...] = ()
+    answers: Mapping[str | None, Any] | None = None
+
+    @property
+    def recoverable(self) -> bool:
+        return not self.live_names
+
+
+def open_run(
+    store: Store, name: str, request: Request, run_id: str, worker: str | None
+) -> tuple[bool, str | None]:
+    """Insert the run if its id is new; see `store.runs.start` for what comes back.
+
+    Raises:
+        InputMismatch: the id exists with another runner or input.
+    """
+    payload = {
+        "input": request.input,
+        "thread": request.thread,
+        "digest_key": os.urandom(16).hex(),
+        "live": list(request.live_names),
+    }
+    draft = Draft(OPEN, OPEN, dumps(payload), name=name)
+    record = draft.seal(run=run_id, seq=1, prev="", at=now_us(), worker=worker or "", epoch=0)
+    thread = None if request.thread is None else runs.thread_key(name, request.thread)
+    new, token = runs.start(store, runs.NewRun(run_id, name, thread, record, VERSION), worker)
+    if not new:
+        _check_same(store, name, request, run_id)
+    return new, token
+
+
+def _check_same(store: Store, name: str, request: Request, run_id: str) -> None:
+    row = runs.get(store, run_id)
+    if row is None:
+        raise InputMismatch(
+            f"{run_id!r} is the id of a DBOS workflow that is no durable run; choose another run_id"
+        )
+    if row.name != name:
+        raise InputMismatch(
+            f"run {run_id!r} exists and belongs to the runner {row.name!r}, not {name!r}; choose another run_id"
+        )
+    first = Record.load(runs.records(store, run_id)[0]).value()
+    if first["input"] != json.loads(dumps(request.input)) or first["thread"] != request.thread:
+        raise InputMismatch(
+            f"run {run_id!r} exists with another input; a run id names one piece of work: give new work a new id"
+        )

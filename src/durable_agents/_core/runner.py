@@ -1,0 +1,235 @@
+"""The base of every runner: its name, its verbs' way into a run, and what an integration must provide."""
+
+import asyncio
+import sys
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Generator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from . import engine
+from .answer import answer
+from .codec import JSON, Codec
+from .engine import RUNNERS, Engine
+from .errors import ConfigurationError, NotRecoverable, NotSupported, RunNotFound
+from .execution import Execution, Question, read_pauses
+from .opening import Request, open_run
+from .record import Record
+from .run import Run
+from .store import Store, runs
+
+_POLL_SECONDS = 0.02
+
+
+class Runner:
+    """The durable wrapper of one agent object.
+
+    An integration subclasses it and says how to run the framework's own loop once, for the input and the answers of an
+    `Execution`. The verbs it offers end in `call`, `acall` and `submit`.
+
+    Args:
+        name: the runner's name, without the framework; unique in the process, and the same after a restart.
+    """
+
+    framework: ClassVar[str]
+    signals: ClassVar[tuple[type[Exception], ...]] = ()
+    """Exceptions the framework steers with; they are no failures and are never recorded."""
+
+    def __init__(self, name: str, codec: Codec = JSON) -> None:
+        self.name = f"{self.framework}.{name}"
+        self.codec = codec
+        if RUNNERS.setdefault(self.name, self) is not self:
+            raise ConfigurationError(
+                f"there is a runner named {self.name!r} in this process already; make each runner once, at import, "
+                f"and give the second one another name="
+            )
+        if (running := engine.launched()) is not None:
+            self.attach(running.store)
+            running.wake()
+
+    # -- what an integration provides
+
+    def attach(self, store: Store) -> None:
+        """Make ready for this database: create own tables."""
+
+    def is_async(self, execution: Execution) -> bool:
+        """Whether a queued or recovered run is driven by `adrive`, on the home loop."""
+        raise NotImplementedError
+
+    def drive(self, execution: Execution) -> Any:
+        """Run the native loop once; its result, or a `Pause`."""
+        raise NotImplementedError
+
+    async def adrive(self, execution: Execution) -> Any:
+        raise NotImplementedError
+
+    def encode_result(self, execution: Execution, result: Any) -> Any:
+        """The native result as JSON data; `EncodingError` when it has none."""
+        return self.codec.encode(result)
+
+    def decode_result(self, data: Any) -> Any:
+        return self.codec.decode(data)
+
+    def paused_result(self, request: Any, pause: Question) -> Any:
+        """What the native verb returns for a run that waits, given its recorded input and pause."""
+        raise NotImplementedError
+
+    # -- the verbs' way into a run
+
+    def call(self, request: Request, run_id: str | None = None) -> Any:
+        """Start the run and drive it here, or attach to it; the native result."""
+        found = self._enter(request, run_id)
+        return found.drive() if isinstance(found, Execution) else self._attached(found)
+
+    async def acall(self, request: Request, run_id: str | None = None) -> Any:
+        """`call` whose native loop is a coroutine: it runs in the caller's task."""
+        found = await self._aenter(request, run_id)
+        return (
+            await found.adrive()
+            if isinstance(found, Execution)
+            else await asyncio.to_thread(self._attached, found)
+        )
+
+    def stream_call(
+        self, request: Request, run_id: str | None, events: Callable[[Execution], Generator[Any, None, Any]]
+    ) -> Generator[Any, None, None]:
+        """Start the run and drive it as fast as the consumer asks for `events`, which return its outcome."""
+        found = self._enter(request, run_id)
+        if isinstance(found, Run):
+            raise self._no_stream(found)
+        yield from found.stream(events(found))
+
+    async def astream_call(
+        self,
+        request: Request,
+        run_id: str | None,
+        events: Callable[[Execution], AsyncGenerator[Any, None]],
+        outcome: Callable[[Execution], Any],
+    ) -> AsyncGenerator[Any, None]:
+        """`stream_call` for async generators; `outcome` is asked when they end."""
+        found = await self._aenter(request, run_id)
+        if isinstance(found, Run):
+            raise self._no_stream(found)
+        stream = found.astream(events(found), lambda: outcome(found))
+        try:
+            async for event in stream:
+                yield event
+        finally:
+            await stream.aclose()
+
+    @staticmethod
+    def _no_stream(run: Run) -> NotSupported:
+        return NotSupported(
+            f"run {run.id!r} is {run.status} already, and its events cannot be streamed again yet; "
+            f"use durable_agents.runs.get({run.id!r}).result()"
+        )
+
+    def submit(self, request: Request, run_id: str | None = None) -> Run:
+        """Queue the run for any worker that has this runner."""
+        if not request.recoverable:
+            raise NotRecoverable(
+                f"start() hands the run to any process, and {', '.join(request.live_names)} exists only in this one"
+            )
+        running, run_id = engine.current(), run_id or new_id()
+        open_run(running.store, self.name, request, run_id, None)
+        running.wake()
+        return Run(run_id)
+
+    def waiting_run(self, thread: str) -> tuple[str, Question] | None:
+        """The run of this runner that waits on this thread, and its open pause."""
+        store = engine.current().store
+        row = runs.waiting_on(store, self.name, thread)
+        if row is None:
+            return None
+        pauses = read_pauses(map(Record.load, runs.records(store, row.id)), self.codec)
+        return row.id, pauses[-1]
+
+    def _enter(self, request: Request, run_id: str | None) -> Execution | Run:
+        """The caller's way into a run: an execution to drive, or a run that has come to rest."""
+        entry = _Entry(self, request, run_id or new_id())
+        try:
+            while (found := entry.attempt()) is None:
+                time.sleep(_POLL_SECONDS)
+        except BaseException:
+            entry.give_up()
+            raise
+        return found
+
+    async def _aenter(self, request: Request, run_id: str | None) -> Execution | Run:
+        entry = _Entry(self, request, run_id or new_id())
+        try:
+            while (found := await asyncio.to_thread(entry.attempt)) is None:
+                await asyncio.sleep(_POLL_SECONDS)
+        except BaseException:
+            entry.give_up()
+            raise
+        return found
+
+    def _attached(self, run: Run) -> Any:
+        """What the verb returns for a run that somebody else has driven to its end or its pause."""
+        if run.status == "waiting":
+            store = engine.current().store
+            records = list(map(Record.load, runs.records(store, run.id)))
+            return self.paused_result(records[0].value()["input"], read_pauses(records, self.codec)[-1])
+        return run._outcome()
+
+
+class _Entry:
+    """The caller's way into one run, tried until it is ours to drive or has come to rest."""
+
+    def __init__(self, runner: Runner, request: Request, run_id: str) -> None:
+        self._runner, self._request, self._id = runner, request, run_id
+        self._opened = False
+        self._reserved: Engine | None = None
+
+    def _open(self, running: Engine) -> tuple[bool, str | None]:
+        """Insert the run, or give the waiting one its answer; a token when this caller drives it."""
+        request = self._request
+        if request.answers is None:
+            return open_run(running.store, self._runner.name, request, self._id, running.worker.id)
+        return False, answer(running.store, self._runner.codec, self._id, request.answers, running.worker.id)
+
+    def attempt(self) -> Execution | Run | None:
+        """An execution to drive, a run that is over or waits, or None: not yet."""
+        running = engine.current()
+        if not self._opened:
+            new, token = self._open(running)
+            self._opened = True
+            if token is not None:
+                return running.take(self._runner, self._id, token, self._request.live)
+            if new:
+                self._reserved = running
+        row = runs.get(running.store, self._id)
+        if row is None:
+            raise RunNotFound(f"run {self._id!r} is gone: it was deleted while this call waited for it")
+        if row.over or row.state == "waiting":
+            return Run(self._id)
+        if row.status == "ENQUEUED":
+            claimed = runs.claim(running.store, running.worker.id, [self._runner.name], 1, only=self._id)
+            if claimed:
+                self._reserved = None
+                return running.take(self._runner, self._id, claimed[0][2], self._request.live)
+        return None
+
+    def give_up(self) -> None:
+        """The caller is gone before its turn came: any worker may take the run."""
+        if self._reserved is not None:
+            runs.unreserve(self._reserved.store, self._id, self._reserved.worker.id)
+            self._reserved.wake()
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def default_name(object_name: str) -> str:
+    """`<module or script>.<object>` of the code that makes the runner: the same after a restart."""
+    frame = sys._getframe(1)
+    package = __name__.split(".")[0]
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == package:
+        frame = frame.f_back
+    module = str(frame.f_globals.get("__name__", "main"))
+    if module == "__main__":
+        module = Path(str(frame.f_globals.get("__file__", "main"))).stem
+    return f"{module.rsplit('.', 1)[-1]}.{object_name}"

@@ -1,0 +1,40 @@
+"""The database: every statement against DBOS's tables and ours stands in this package."""
+
+import sqlalchemy as sa
+
+from ..errors import ConfigurationError
+from .base import ProcessLock, Statement, Store, Transaction
+
+__all__ = ["ProcessLock", "Statement", "Store", "Transaction", "open_store"]
+
+
+def open_store(url: str) -> Store:
+    """The store at a database URL, migrated to what this version needs.
+
+    Args:
+        url: `sqlite:///file`, `postgresql://user@host:port/name` or `postgresql+psycopg://…`.
+
+    Raises:
+        ConfigurationError: another kind of database, one that cannot be reached, or tables of another version.
+    """
+    try:
+        backend = sa.make_url(url).get_backend_name()
+    except sa.exc.ArgumentError as error:
+        raise ConfigurationError(f"not a database URL: {url!r}") from error
+    store: Store
+    if backend == "sqlite":
+        from .sqlite import SqliteStore
+
+        store = SqliteStore(url)
+    elif backend in ("postgresql", "postgres"):
+        from .postgres import PostgresStore
+
+        store = PostgresStore(url)
+    else:
+        raise ConfigurationError(f"{backend} is not supported: use a SQLite file or PostgreSQL")
+    try:
+        store.migrate()
+    except BaseException:
+        store.close()
+        raise
+    return store

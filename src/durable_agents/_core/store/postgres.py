@@ -1,0 +1,201 @@
+"""The store on PostgreSQL, for any number of machines: a small pool of autocommit connections."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import psycopg
+import sqlalchemy as sa
+
+from ..errors import ConfigurationError
+from .base import Params, ProcessLock, Statement, Store, T
+from .schema import OWN_SCHEMA, OWN_TABLES, migrate_dbos
+
+POOL_SIZE = 16
+# How long a statement is tried again while the server is away, in seconds.
+PATIENCE = 30.0
+_LOCK_SPACE = "durable_agents"
+# A worker frozen inside a transaction must not block the takeover of its runs for long, in milliseconds.
+_IDLE_IN_TRANSACTION_MS = 10_000
+_SESSION = (
+    f"-c search_path={OWN_SCHEMA},dbos -c idle_in_transaction_session_timeout={_IDLE_IN_TRANSACTION_MS}"
+)
+
+
+@lru_cache(maxsize=1024)
+def _dialect(sql: str) -> str:
+    return sql.replace("?", "%s")
+
+
+class _Statements:
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        self._connection = connection
+
+    def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(_dialect(sql), params).fetchall()
+
+    def execute(self, sql: str, params: Params = ()) -> int:
+        return self._connection.execute(_dialect(sql), params).rowcount
+
+    def write(self, statements: Sequence[Statement]) -> None:
+        for statement in statements:
+            if len(statement.rows) == 1:
+                self._connection.execute(_dialect(statement.sql), statement.rows[0])
+            else:
+                with self._connection.cursor() as cursor:
+                    cursor.executemany(_dialect(statement.sql), statement.rows)
+
+
+class _SessionLock:
+    """A session advisory lock on a connection of its own; the server frees it when the connection ends."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[tuple[Any, ...]]], name: str) -> None:
+        self._connect, self._name = connect, name
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        try:
+            if self._connection is not None:
+                self._connection.execute("SELECT 1")
+                return
+        except psycopg.Error:
+            self._connection = None
+        connection = self._connect()
+        connection.execute("SELECT pg_advisory_lock(hashtext(%s), hashtext(%s))", (_LOCK_SPACE, self._name))
+        self._connection = connection
+
+    def release(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def abandon(self) -> None:
+        if self._connection is not None:
+            os.close(self._connection.fileno())
+            _left_to_the_parent.append(self._connection)
+            self._connection = None
+
+
+class PostgresStore(Store):
+    """See the module. Needs connections that are not pooled per transaction: the liveness lock is a session's."""
+
+    dialect = "postgresql"
+    now = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+    lock_row = " FOR NO KEY UPDATE"
+    skip_locked = " FOR UPDATE SKIP LOCKED"
+    types: ClassVar = {"blob": "BYTEA", "without_rowid": ""}
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._conninfo = sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        try:
+            self._connect().close()
+        except psycopg.Error as error:
+            shown = sa.make_url(url).render_as_string(hide_password=True)
+            raise ConfigurationError(f"cannot connect to {shown}: {error}") from error
+        self._idle: list[psycopg.Connection[tuple[Any, ...]]] = []
+        self._room = threading.Semaphore(POOL_SIZE)
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(
+            self._conninfo,
+            autocommit=True,
+            options=_SESSION,
+            application_name="durable_agents",
+            keepalives_idle=5,
+            keepalives_interval=2,
+            keepalives_count=3,
+            connect_timeout=10,
+        )
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """A connection of the pool; one that failed is thrown away."""
+        with self._room:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect()
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._idle.append(connection)
+
+    def _patiently(self, work: Callable[[psycopg.Connection[tuple[Any, ...]]], T]) -> T:
+        """Run `work`, again and again while the server cannot be reached."""
+        deadline, pause = time.monotonic() + PATIENCE, 0.02
+        while True:
+            try:
+                with self._connection() as connection:
+                    return work(connection)
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                if isinstance(error, psycopg.errors.DiskFull) or time.monotonic() > deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(pause * 2, 0.5)
+
+    def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
+        return self._patiently(lambda connection: connection.execute(_dialect(sql), params).fetchall())
+
+    def execute(self, sql: str, params: Params = ()) -> int:
+        return self._patiently(lambda connection: connection.execute(_dialect(sql), params).rowcount)
+
+    def beat(self, sql: str, params: Params) -> int:
+        return self.execute(sql, params)
+
+    def transact(self, work: Callable[[_Statements], T]) -> T:
+        def in_transaction(connection: psycopg.Connection[tuple[Any, ...]]) -> T:
+            connection.execute("BEGIN")
+            result = work(_Statements(connection))
+            connection.execute("COMMIT")
+            return result
+
+        return self._patiently(in_transaction)
+
+    def migrate(self) -> None:
+        with self._connect() as connection:  # its end frees the lock that keeps other starting processes out
+            connection.execute("SELECT pg_advisory_lock(hashtext(%s), 0)", (_LOCK_SPACE,))
+            engine = sa.create_engine(
+                sa.make_url(self.url).set(drivername="postgresql+psycopg"), poolclass=sa.NullPool
+            )
+            try:
+                migrate_dbos(engine)
+            finally:
+                engine.dispose()
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {OWN_SCHEMA}")
+            self.create_tables(OWN_TABLES)
+
+    def hold(self, name: str) -> ProcessLock:
+        return _SessionLock(self._connect, name)
+
+    def lock_is_free(self, name: str) -> bool:
+        return not self.query(
+            "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            " AND classid = (hashtext(?)::bigint & 4294967295)::oid"
+            " AND objid = (hashtext(?)::bigint & 4294967295)::oid",
+            (_LOCK_SPACE, name),
+        )
+
+    def forget_lock(self, name: str) -> None:
+        """Nothing is left of a session lock."""
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def abandon(self) -> None:
+        _left_to_the_parent.extend(self._idle)
+        for connection in self._idle:
+            os.close(connection.fileno())
+        self._idle = []
+
+
+_left_to_the_parent: list[psycopg.Connection[tuple[Any, ...]]] = []

@@ -1,0 +1,165 @@
+"""The store on one SQLite file (WAL, synchronous=FULL): one writing connection, one reading, one for the heartbeat."""
+
+import fcntl
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import sqlalchemy as sa
+
+from ..errors import ConfigurationError
+from .base import Params, ProcessLock, Statement, Store, T
+from .schema import OWN_TABLES, migrate_dbos
+
+BUSY_MS = 30_000
+
+
+def connect(path: str, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> sqlite3.Connection:
+    """A connection in autocommit mode. `unixepoch` is provided where the linked SQLite is older than 3.42.
+
+    DBOS 3.4's statements call it with 'subsec', which SQLite 3.40 of Debian 12 answers with NULL.
+    """
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000)
+    connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute(f"PRAGMA synchronous={synchronous}")
+    connection.execute("PRAGMA foreign_keys=ON")
+    if sqlite3.sqlite_version_info < (3, 42):
+        connection.create_function("unixepoch", -1, lambda *args: time.time() if args else int(time.time()))
+    return connection
+
+
+class _Statements:
+    """Statements on one connection whose lock the caller holds."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(sql, params).fetchall()
+
+    def execute(self, sql: str, params: Params = ()) -> int:
+        return self._connection.execute(sql, params).rowcount
+
+    def write(self, statements: Sequence[Statement]) -> None:
+        for statement in statements:
+            self._connection.executemany(statement.sql, statement.rows)
+
+
+class _FileLock:
+    """`flock` on a file beside the database; the kernel frees it when the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(exist_ok=True)
+        self._fd: int | None = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def refresh(self) -> None:
+        """A file lock is not lost while its process lives."""
+
+    def release(self) -> None:
+        self.abandon()
+        self._path.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+class SqliteStore(Store):
+    """See the module. `url` is `sqlite:///relative/path` or `sqlite:////absolute/path`."""
+
+    dialect = "sqlite"
+    now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+    lock_row = ""
+    skip_locked = ""
+    types: ClassVar = {"blob": "BLOB", "without_rowid": " WITHOUT ROWID"}
+
+    def __init__(self, url: str) -> None:
+        database = sa.make_url(url).database
+        if not database or database == ":memory:":
+            raise ConfigurationError(
+                f"{url!r}: a run must outlive its process, so SQLite needs a file, not memory"
+            )
+        self.url, self.path = url, Path(database).absolute()
+        try:
+            self._writer, self._reader = connect(str(self.path)), connect(str(self.path))
+            self._pulse = connect(str(self.path), "NORMAL")
+        except sqlite3.Error as error:
+            raise ConfigurationError(f"cannot open the SQLite database {self.path}: {error}") from error
+        self._write_lock, self._read_lock, self._pulse_lock = (
+            threading.Lock(),
+            threading.Lock(),
+            threading.Lock(),
+        )
+
+    def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
+        with self._read_lock:
+            return self._reader.execute(sql, params).fetchall()
+
+    def execute(self, sql: str, params: Params = ()) -> int:
+        with self._write_lock:
+            return self._writer.execute(sql, params).rowcount
+
+    def beat(self, sql: str, params: Params) -> int:
+        with self._pulse_lock:
+            return self._pulse.execute(sql, params).rowcount
+
+    def transact(self, work: Callable[[_Statements], T]) -> T:
+        with self._write_lock:
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(_Statements(self._writer))
+            except BaseException:
+                self._writer.execute("ROLLBACK")
+                raise
+            self._writer.execute("COMMIT")
+            return result
+
+    def migrate(self) -> None:
+        engine = sa.create_engine("sqlite://", creator=lambda: connect(str(self.path)), poolclass=sa.NullPool)
+        try:
+            migrate_dbos(engine)
+        finally:
+            engine.dispose()
+        self.create_tables(OWN_TABLES)
+
+    def _lock_path(self, name: str) -> Path:
+        return self.path.with_name(self.path.name + ".workers") / name
+
+    def hold(self, name: str) -> ProcessLock:
+        return _FileLock(self._lock_path(name))
+
+    def lock_is_free(self, name: str) -> bool:
+        try:
+            fd = os.open(self._lock_path(name), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def forget_lock(self, name: str) -> None:
+        self._lock_path(name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        with self._write_lock, self._read_lock, self._pulse_lock:
+            for connection in (self._writer, self._reader, self._pulse):
+                connection.close()
+
+    def abandon(self) -> None:
+        """SQLite forbids even closing a connection in a forked child: closing would drop the parent's file locks."""
+        _left_to_the_parent.extend([self._writer, self._reader, self._pulse])
+
+
+_left_to_the_parent: list[sqlite3.Connection] = []

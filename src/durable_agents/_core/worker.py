@@ -1,0 +1,104 @@
+"""A process that executes runs: how others see that it lives, and how it sees that others have died.
+
+A worker is a uuid per boot. It bumps a counter in its row and holds a lock that dies with its process. No clock is
+compared: a sweeper declares a worker dead when its counter stood still, on the sweeper's own monotonic clock, for the
+grace with the lock free, or for the lease with it held.
+"""
+
+import os
+import socket
+import time
+import uuid
+from dataclasses import dataclass
+
+from .errors import ConfigurationError
+from .log import logger
+from .store import ProcessLock, Store, runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Liveness:
+    """How fast deaths are noticed; all in seconds.
+
+    Args:
+        heartbeat: between two bumps of the counter, and two looks at the other workers.
+        grace: how long the counter of a worker whose lock is free must stand still.
+        lease: the same for a worker whose lock is held. C code can hold the interpreter for seconds, and a takeover
+            from a living worker repeats the effect it was in.
+        poll: between two looks for queued runs; runs queued by the same process are seen at once.
+    """
+
+    heartbeat: float = 0.2
+    grace: float = 0.6
+    lease: float = 30.0
+    poll: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat <= self.grace <= self.lease or self.poll <= 0:
+            raise ConfigurationError(f"need 0 < heartbeat <= grace <= lease and poll > 0: {self}")
+
+
+class Worker:
+    """This process's row among the workers."""
+
+    def __init__(self, store: Store, liveness: Liveness) -> None:
+        self._store, self._liveness = store, liveness
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._last_sweep = time.monotonic()
+        self.id, self._lock = self._enrol()
+
+    def _enrol(self) -> tuple[str, ProcessLock]:
+        worker = uuid.uuid4().hex
+        lock = self._store.hold(worker)  # first the lock, so that no sweeper finds the row without it
+        label = f"{socket.gethostname()}:{os.getpid()}"
+        self._store.execute(
+            "INSERT INTO durable_agents_worker (worker_id, label, beat) VALUES (?, ?, 1)", (worker, label)
+        )
+        return worker, lock
+
+    def beat(self) -> bool:
+        """Show that this worker lives; False when others have declared it dead."""
+        self._lock.refresh()
+        sql = "UPDATE durable_agents_worker SET beat = beat + 1 WHERE worker_id = ? AND dead = 0"
+        return self._store.beat(sql, (self.id,)) == 1
+
+    def reborn(self) -> None:
+        """Come back under a new id after being declared dead."""
+        self._lock.release()
+        self.id, self._lock = self._enrol()
+        self._seen.clear()
+
+    def sweep(self) -> int:
+        """Declare dead who is dead, and re-queue their runs; how many runs were re-queued."""
+        now, live = time.monotonic(), self._liveness
+        if now - self._last_sweep > live.grace / 2 + live.heartbeat:
+            self._seen.clear()  # this process was late itself: what it saw before proves nothing
+        self._last_sweep = now
+        rows = self._store.query(
+            "SELECT worker_id, beat FROM durable_agents_worker WHERE dead = 0 AND worker_id <> ?", (self.id,)
+        )
+        for worker, beat in rows:
+            last, since = self._seen.get(worker, (None, now))
+            if last != beat:
+                self._seen[worker] = (beat, now)
+                continue
+            quiet = now - since
+            if quiet > live.lease or (quiet > live.grace and self._store.lock_is_free(worker)):
+                self._declare_dead(worker, beat, quiet)
+        return runs.release_dead(self._store)
+
+    def _declare_dead(self, worker: str, beat: int, quiet: float) -> None:
+        sql = "UPDATE durable_agents_worker SET dead = 1 WHERE worker_id = ? AND beat = ? AND dead = 0"
+        if self._store.execute(sql, (worker, beat)):
+            logger.warning("worker %s is dead: silent for %.1f s; its runs are queued again", worker, quiet)
+            self._store.forget_lock(worker)
+        self._seen.pop(worker, None)
+
+    def leave(self) -> None:
+        """Sign off: nobody has to wait for a grace."""
+        self._store.execute("UPDATE durable_agents_worker SET dead = 1 WHERE worker_id = ?", (self.id,))
+        runs.release_dead(self._store)
+        self._lock.release()
+
+    def abandon(self) -> None:
+        self._lock.abandon()

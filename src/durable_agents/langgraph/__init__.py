@@ -1,0 +1,9 @@
+"""Durable LangGraph: `DurableGraph(compiled)`. Importing it puts the cuts into LangGraph; see `_tasks` and `_calls`."""
+
+from . import _calls, _tasks
+from ._graph import DurableGraph
+
+_tasks.install()
+_calls.install()
+
+__all__ = ["DurableGraph"]

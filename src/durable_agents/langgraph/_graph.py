@@ -1,0 +1,296 @@
+"""`DurableGraph`: a compiled graph whose runs finish, however often their process dies.
+
+It is a copy of the graph, of a class derived from the graph's own: `isinstance` holds, and every method that is not
+named here is the native one, on the durable state.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.pregel import Pregel
+from langgraph.types import Command
+
+from .._core import RUN, Request, Run, default_name, engine, new_id
+from .._core.errors import ConfigurationError, EncodingError, NotSupported
+from ._private import CONF, CONFIG_KEY_TASK_ID, CONFIG_KEY_THREAD_ID, ensure_config, is_xxh3_128_hexdigest
+from ._runner import RECORDED_KEYWORDS, GraphRunner, Live, staging
+from ._saver import DurableSaver, strict_serde
+from ._values import graph_codec, types_of
+
+_SETTINGS = ("tags", "metadata", "run_name", "recursion_limit", "max_concurrency")
+_UNSUPPORTED = {
+    "control": "cooperative drain (control=)",
+    "checkpoint_during": "the deprecated checkpoint_during=; use durability=",
+}
+
+
+class DurableGraph(Pregel[Any, Any, Any, Any]):
+    """The durable form of a compiled graph.
+
+    Args:
+        compiled: a compiled `StateGraph`, an `@entrypoint`, or an agent made by `create_agent`; it is copied.
+        name: unique in the process and the same after a restart. Default: `<module or script>.<graph's name>`.
+        types: classes that may be stored in state, results and inputs beside those of the graph's own schema:
+            pydantic models, dataclasses, enums.
+        ignore_checkpointer: take a graph that brings a persistent checkpointer of its own, and leave its threads there.
+
+    Raises:
+        ConfigurationError: another runner of the process has this name, or the graph has a persistent checkpointer.
+    """
+
+    durable: GraphRunner
+
+    def __new__(
+        cls,
+        compiled: Pregel[Any, Any, Any, Any],
+        name: str | None = None,
+        *,
+        types: Sequence[type] = (),
+        ignore_checkpointer: bool = False,
+    ) -> "DurableGraph":
+        if not isinstance(compiled, Pregel):
+            raise ConfigurationError(
+                f"DurableGraph wraps a compiled graph, not a {type(compiled).__qualname__}: call .compile() first"
+            )
+        if isinstance(compiled, DurableGraph):
+            raise ConfigurationError(f"the graph is durable already, as {compiled.durable.name!r}")
+        saver = compiled.checkpointer
+        if (
+            saver not in (None, True, False)
+            and not isinstance(saver, InMemorySaver)
+            and not ignore_checkpointer
+        ):
+            raise ConfigurationError(
+                f"the graph has a persistent checkpointer ({type(saver).__qualname__}). DurableGraph keeps its own state, "
+                f"and importing existing threads is not supported yet: leave them there with ignore_checkpointer=True"
+            )
+        allowed = compiled._serde_allowlist
+        codec = graph_codec([*types_of(allowed), *types])
+        runner = GraphRunner(name or default_name(compiled.get_name()), codec, type(compiled))
+        runner.saver = DurableSaver(
+            lambda: engine.current().store, runner.name, staging, strict_serde([*(allowed or ()), *types])
+        )
+        graph = compiled.copy({"checkpointer": runner.saver})
+        graph._serde_allowlist = None  # the saver's own serde is strict already
+        graph.__class__ = type(
+            f"Durable{type(compiled).__name__}", (DurableGraph, type(compiled)), {"__module__": __name__}
+        )
+        graph.__dict__["durable"] = runner
+        runner.graph = graph
+        return cast(DurableGraph, graph)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Everything has been done by `__new__`: the object is a copy of the graph."""
+
+    def copy(self, update: dict[str, Any] | None = None) -> "DurableGraph":
+        """As natively (`with_config` and others come through here); runs of the copy are this runner's."""
+        attributes = {k: v for k, v in self.__dict__.items() if k not in ("__orig_class__", "durable")}
+        copied = self.durable.native(**{**attributes, **(update or {})})
+        copied._serde_allowlist = None
+        copied.__class__ = type(self)
+        copied.__dict__["durable"] = self.durable
+        return cast(DurableGraph, copied)
+
+    # -- verbs
+
+    def invoke(
+        self, input: Any, config: RunnableConfig | None = None, *, run_id: str | None = None, **kwargs: Any
+    ) -> Any:
+        """As natively, in a durable run.
+
+        Args:
+            run_id: the run's identity: the same id and input again attach to the same run. Default: a new one.
+
+        Raises:
+            InputMismatch: `run_id` exists with another input. What the graph raises is raised.
+        """
+        if self._is_nested(config):
+            return self.durable.native.invoke(self, input, config, **kwargs)
+        request, run_id = self._request(input, config, kwargs, run_id, is_async=False)
+        return self.durable.call(request, run_id)
+
+    async def ainvoke(
+        self, input: Any, config: RunnableConfig | None = None, *, run_id: str | None = None, **kwargs: Any
+    ) -> Any:
+        """`invoke` for event loops; the graph runs in the caller's task."""
+        if self._is_nested(config):
+            return await self.durable.native.ainvoke(self, input, config, **kwargs)
+        request, run_id = self._request(input, config, kwargs, run_id, is_async=True)
+        return await self.durable.acall(request, run_id)
+
+    def stream(
+        self, input: Any, config: RunnableConfig | None = None, *, run_id: str | None = None, **kwargs: Any
+    ) -> Iterator[Any]:
+        """As natively, in a durable run: the graph goes on when the next event is asked for.
+
+        Leaving the loop early, or closing the generator, stops the graph as natively and ends the run `cancelled`.
+        """
+        if self._is_nested(config):
+            yield from self.durable.native.stream(self, input, config, **kwargs)
+            return
+        request, run_id = self._request(input, config, kwargs, run_id, is_async=False, streams=True)
+        yield from self.durable.stream_call(request, run_id, self.durable.events)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, *, run_id: str | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """`stream` for event loops."""
+        if self._is_nested(config):
+            async for event in self.durable.native.astream(self, input, config, **kwargs):
+                yield event
+            return
+        request, run_id = self._request(input, config, kwargs, run_id, is_async=True, streams=True)
+        durable = self.durable
+        events = durable.astream_call(
+            request, run_id, durable.aevents, lambda run: durable.outcome(run, None)
+        )
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
+
+    def start(
+        self, input: Any, config: RunnableConfig | None = None, *, run_id: str | None = None, **kwargs: Any
+    ) -> Run:
+        """Queue a run for any worker that has this graph, and return at once.
+
+        Args:
+            input, config, run_id: as `invoke`.
+            kwargs: `output_keys`, `interrupt_before`, `interrupt_after`, `context`.
+
+        Raises:
+            NotRecoverable: an argument that exists only in this process, such as a context object of a type that is not
+                allowed.
+        """
+        request, run_id = self._request(input, config, kwargs, run_id, is_async=self._needs_async())
+        if request.answers is not None:
+            raise NotSupported(
+                f"run {run_id!r} waits on this thread: answer it with durable_agents.runs.get(…).answer(value)"
+            )
+        return self.durable.submit(request, run_id)
+
+    def batch(
+        self, inputs: list[Any], config: Any = None, *, run_id: str | None = None, **kwargs: Any
+    ) -> list[Any]:
+        """As natively; each item is a run of its own."""
+        if run_id is not None:
+            raise NotSupported(
+                "batch() with a run_id is not supported yet: call invoke() with a run_id per item"
+            )
+        return super().batch(inputs, config, **kwargs)
+
+    # -- requests
+
+    @staticmethod
+    def _is_nested(config: RunnableConfig | None) -> bool:
+        """Called inside a run, or as a node of another graph: part of that, not a run."""
+        return RUN.get() is not None or CONFIG_KEY_TASK_ID in ((config or {}).get(CONF) or {})
+
+    def _needs_async(self) -> bool:
+        """Whether a node has no sync form."""
+        for node in self.nodes.values():
+            bound: Any = getattr(node, "bound", None)
+            for step in getattr(bound, "steps", [bound]):
+                if getattr(step, "func", True) is None and getattr(step, "afunc", None) is not None:
+                    return True
+        return False
+
+    def _request(
+        self,
+        input: Any,
+        config: RunnableConfig | None,
+        keywords: dict[str, Any],
+        run_id: str | None,
+        *,
+        is_async: bool,
+        streams: bool = False,
+    ) -> tuple[Request, str]:
+        for name, what in _UNSUPPORTED.items():
+            if keywords.get(name) is not None:
+                raise NotSupported(f"{what} is not supported by DurableGraph")
+        if not streams and keywords.get("stream_mode", "values") != "values":
+            raise NotSupported(
+                "invoke(stream_mode=…) other than 'values' is not supported yet: use stream(stream_mode=…)"
+            )
+        if keywords.get("version", "v1") != "v1" and not streams:
+            raise NotSupported("invoke(version='v2') is not supported yet")
+        merged = _merged(self.config, config)
+        thread = merged.setdefault(CONF, {}).get(CONFIG_KEY_THREAD_ID)
+        resumes = isinstance(input, Command) and input.resume is not None
+        if resumes and thread is not None and (waiting := self.durable.waiting_run(str(thread))) is not None:
+            return self._answer(input, waiting, Live(merged, _native(keywords)), run_id)
+        run_id = run_id or new_id()
+        thread = str(thread if thread is not None else run_id)
+        merged[CONF] = {**merged[CONF], CONFIG_KEY_THREAD_ID: thread}
+        codec = self.durable.codec
+        configurable, gone = _recordable(codec, merged[CONF])
+        live_names = [f"configurable[{name!r}]" for name in gone]
+        settings, _ = _recordable(codec, {k: v for k, v in merged.items() if k in _SETTINGS})
+        given = {k: keywords[k] for k in RECORDED_KEYWORDS if keywords.get(k) is not None}
+        kept, gone = _recordable(codec, given)
+        live_names += [f"{name}=" for name in gone]
+        try:
+            recorded_input = codec.encode(input)
+        except EncodingError as error:
+            raise EncodingError(f"the input of run {run_id!r} cannot be recorded: {error}") from error
+        recorded = {
+            "async": is_async,
+            "input": recorded_input,
+            "config": {**settings, CONF: configurable},
+            "keywords": kept,
+            "output_keys": keywords.get("output_keys"),
+            "live": live_names,
+        }
+        return Request(recorded, thread, Live(merged, _native(keywords)), tuple(live_names)), run_id
+
+    def _answer(
+        self, command: Command[Any], waiting: tuple[str, Any], live: Live, named: str | None
+    ) -> tuple[Request, str]:
+        """A `Command(resume=…)` to the run that waits on the thread, its plain value pinned to the open question."""
+        run_id, pause = waiting
+        if named not in (None, run_id):
+            raise ConfigurationError(
+                f"run {run_id!r} waits on this thread: answer it without run_id=, or with its own, not {named!r}"
+            )
+        if command.update is not None or command.goto:
+            raise NotSupported(
+                f"run {run_id!r} waits for an answer; Command(resume=…) with update= or goto= is not supported yet"
+            )
+        resume = command.resume
+        if isinstance(resume, dict) and resume and all(is_xxh3_128_hexdigest(key) for key in resume):
+            answers: dict[str | None, Any] = {k: v for k, v in resume.items() if k in pause.questions}
+        elif len(pause.questions) == 1:
+            answers = {None: resume}
+        else:
+            raise RuntimeError(
+                "When there are multiple pending interrupts, you must specify the interrupt id when resuming. "
+                "Docs: https://docs.langchain.com/oss/python/langgraph/interrupts#handling-multiple-interrupts."
+            )
+        return Request(None, live=live, answers=answers), run_id
+
+
+def _merged(own: RunnableConfig | None, given: RunnableConfig | None) -> RunnableConfig:
+    """The graph's own config and the call's, as the native verbs merge them; neither is changed."""
+    merged = ensure_config(own, given)
+    merged[CONF] = dict(merged.get(CONF) or {})
+    return merged
+
+
+def _native(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in keywords.items() if k != "durability"}
+
+
+def _recordable(codec: Any, values: Any) -> tuple[dict[str, Any], list[str]]:
+    """The values that have a durable form, and the names of the others."""
+    kept, gone = {}, []
+    for name, value in values.items():
+        if str(name).startswith("__pregel"):
+            continue
+        try:
+            kept[name] = codec.encode(value)
+        except EncodingError:
+            gone.append(name)
+    return kept, gone

@@ -1,0 +1,260 @@
+"""Reading what `_saver` stored: checkpoints, the values of their channels, and their pending writes."""
+
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    Checkpoint,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    PendingWrite,
+    writes_sort_key,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import _DeltaSnapshot  # langgraph-checkpoint 4.3.2
+
+from .._core.errors import DurableError, EncodingError
+from .._core.store import Store
+from ._deltas import StoredList, digest_in, inline_in, loaded_list, parse_parts, resolve
+
+LIST, SNAPSHOT, ELEMENTS = "list", "snapshot", "elements"
+"""Types of values that are not one serialised object: a node's digest, the same for a `_DeltaSnapshot`'s list, tokens."""
+
+Row = tuple[str, str, bytes]
+"""Channel, type and body of a stored value."""
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_CHECKPOINT = "SELECT id, parent, type, body, metadata FROM langgraph_checkpoint WHERE space = ? AND thread = ? AND ns = ?"
+_CHANNELS = (
+    "SELECT channel, version, type, body FROM langgraph_channel"
+    " WHERE space = ? AND thread = ? AND ns = ? AND (channel, version) IN (VALUES {})"
+)
+_WRITES = (
+    "SELECT checkpoint, path, task, idx, channel, type, body FROM langgraph_write"
+    " WHERE space = ? AND thread = ? AND ns = ? AND checkpoint IN ({})"
+)
+_ITEMS = "SELECT digest, type, body FROM langgraph_item WHERE space = ? AND thread = ? AND digest IN ({})"
+_NODES = (
+    "WITH RECURSIVE chain (digest, base, body) AS ("
+    "SELECT digest, base, body FROM langgraph_item WHERE space = ? AND thread = ? AND digest IN ({})"
+    " UNION SELECT item.digest, item.base, item.body FROM chain JOIN langgraph_item AS item"
+    " ON item.space = ? AND item.thread = ? AND item.digest = chain.base) SELECT digest, base, body FROM chain"
+)
+_ANCESTORS = (
+    "WITH RECURSIVE line (id, parent, type, body, metadata, distance) AS ("
+    "SELECT id, parent, type, body, metadata, 1 FROM langgraph_checkpoint"
+    " WHERE space = ? AND thread = ? AND ns = ? AND id = ?"
+    " UNION ALL SELECT older.id, older.parent, older.type, older.body, older.metadata, line.distance + 1"
+    " FROM line JOIN langgraph_checkpoint AS older"
+    " ON older.space = ? AND older.thread = ? AND older.ns = ? AND older.id = line.parent WHERE line.distance < ?)"
+    " SELECT id, parent, type, body, metadata FROM line ORDER BY distance"
+)
+_ANCESTORS_AT_ONCE = 128
+_VALUES_AT_ONCE = 1024
+
+
+class CheckpointRow(NamedTuple):
+    id: str
+    parent: str | None
+    type: str
+    body: bytes
+    metadata: str
+
+
+class WriteRow(NamedTuple):
+    checkpoint: str
+    path: str
+    task: str
+    idx: int
+    channel: str
+    type: str
+    body: bytes
+
+
+class Reader:
+    """One reading of one thread; what it has fetched serves the later checkpoints of the same reading.
+
+    Its methods raise `DurableError` when rows are missing, and `EncodingError` when a stored type is not allowed.
+    """
+
+    def __init__(self, store: Store, serde: SerializerProtocol, space: str, thread: str) -> None:
+        self._store, self._serde, self.thread = store, serde, thread
+        self._scope = (space, thread)
+        self._nodes: dict[bytes, tuple[bytes | None, list[Any]]] = {}
+        self._items: dict[bytes, tuple[str, bytes]] = {}
+        self._lists: dict[bytes, tuple[list[bytes], int]] = {}
+
+    def checkpoint(self, ns: str, id: str | None) -> CheckpointRow | None:
+        """The checkpoint of this id, or the latest."""
+        which, params = ("AND id = ?", (id,)) if id else ("ORDER BY id DESC LIMIT 1", ())
+        rows = self._store.query(f"{_CHECKPOINT} {which}", (*self._scope, ns, *params))
+        return CheckpointRow(*rows[0]) if rows else None
+
+    def load(self, ns: str, row: CheckpointRow) -> tuple[CheckpointTuple, dict[str, Row]]:
+        """A checkpoint as LangGraph wants it, and its channels' rows."""
+        checkpoint = self._body(row)
+        versions = {channel: str(version) for channel, version in checkpoint["channel_versions"].items()}
+        stored = {row[0]: row for row in self._channels(ns, versions.items()).values()}
+        writes = self._writes(ns, [row.id])[row.id]
+        values = self._decode({**stored, **{i: write[4:] for i, write in enumerate(writes)}})
+        checkpoint["channel_values"].update((channel, values[channel]) for channel in stored)
+        pending = [(write.task, write.channel, values[i]) for i, write in enumerate(writes)]
+        parent = config_of(self.thread, ns, row.parent) if row.parent else None
+        return CheckpointTuple(
+            config_of(self.thread, ns, row.id), checkpoint, json.loads(row.metadata), parent, pending
+        ), stored
+
+    def stored_lists(self, loaded: CheckpointTuple, stored: Mapping[str, Row]) -> dict[str, StoredList]:
+        """Those of a loaded checkpoint's channels that new lists can be deltas of."""
+        lists = {}
+        for channel, type, body in stored.values():
+            if type in (LIST, SNAPSHOT):
+                value = loaded.checkpoint["channel_values"][channel]
+                elements = value.value if type == SNAPSHOT else value
+                lists[channel] = loaded_list(body, *self._lists[body], elements)
+        return lists
+
+    def history(self, ns: str, id: str | None, channels: Sequence[str]) -> dict[str, DeltaChannelHistory]:
+        """Per channel: the value stored at its nearest ancestor that has one, and the writes from there on."""
+        target = self.checkpoint(ns, id)
+        above = target.parent if target else None
+        trails: dict[str, list[str]] = {channel: [] for channel in channels}
+        seeds: dict[str, Row] = {}
+        while above and len(seeds) < len(trails):
+            line = self._ancestors(ns, above)
+            versions = {row.id: self._body(row)["channel_versions"] for row in line}
+            open_ = [channel for channel in trails if channel not in seeds]
+            stored = self._channels(ns, {(c, str(v[c])) for v in versions.values() for c in open_ if c in v})
+            for row in line:
+                for channel in open_:
+                    if channel not in seeds:
+                        trails[channel].append(row.id)
+                        if found := stored.get((channel, str(versions[row.id].get(channel)))):
+                            seeds[channel] = found
+            above = line[-1].parent if line else None
+        writes = self._writes(ns, {id for trail in trails.values() for id in trail})
+        path = {
+            c: [w for id in reversed(trail) for w in writes[id] if w.channel == c]
+            for c, trail in trails.items()
+        }
+        values = self._decode(
+            {**seeds, **{write[:4]: write[4:] for on_path in path.values() for write in on_path}}
+        )
+        histories: dict[str, DeltaChannelHistory] = {}
+        for channel, on_path in path.items():
+            pending: list[PendingWrite] = [(write.task, channel, values[write[:4]]) for write in on_path]
+            histories[channel] = {"writes": pending}
+            if channel in seeds:
+                histories[channel]["seed"] = values[channel]
+        return histories
+
+    def _body(self, row: CheckpointRow) -> Checkpoint:
+        checkpoint: Checkpoint = self._value("checkpoint", row.type, zlib.decompress(row.body))
+        checkpoint["id"] = row.id
+        return checkpoint
+
+    def _ancestors(self, ns: str, id: str) -> list[CheckpointRow]:
+        place = (*self._scope, ns)
+        rows = self._store.query(_ANCESTORS, (*place, id, *place, _ANCESTORS_AT_ONCE))
+        return [CheckpointRow(*row) for row in rows]
+
+    def _channels(self, ns: str, versions: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Row]:
+        found = {}
+        for batch in _batches(versions):
+            sql = _CHANNELS.format(", ".join(["(?, ?)"] * len(batch)))
+            params = [text for pair in batch for text in pair]
+            for channel, version, type, body in self._store.query(sql, (*self._scope, ns, *params)):
+                found[channel, version] = (channel, type, body)
+        return found
+
+    def _writes(self, ns: str, checkpoints: Iterable[str]) -> dict[str, list[WriteRow]]:
+        found = defaultdict(list)
+        for batch in _batches(checkpoints):
+            for row in self._store.query(_WRITES.format(_marks(batch)), (*self._scope, ns, *batch)):
+                found[row[0]].append(WriteRow(*row))
+        for rows in found.values():  # not by the database: its collation is not Python's
+            rows.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
+        return found
+
+    def _decode(self, rows: Mapping[K, Row]) -> dict[K, Any]:
+        """The values of rows; the elements of all lists come with a few queries."""
+        roots = {body for _, type, body in rows.values() if type in (LIST, SNAPSHOT)}
+        self._fetch_nodes(roots)
+        self._lists = {root: self._resolve(root) for root in roots}
+        tokens: dict[K, list[bytes]] = {}
+        for key, (_, type, body) in rows.items():
+            if type in (LIST, SNAPSHOT):
+                tokens[key] = self._lists[body][0]
+            elif type == ELEMENTS:
+                tokens[key] = parse_parts(body)
+        self._fetch_items(
+            {digest for row in tokens.values() for token in row if (digest := digest_in(token))}
+        )
+        values: dict[K, Any] = {}
+        for key, (channel, type, body) in rows.items():
+            if key in tokens:
+                elements = [self._element(channel, token) for token in tokens[key]]
+                values[key] = _DeltaSnapshot(elements) if type == SNAPSHOT else elements
+            else:
+                values[key] = self._value(channel, type, body)
+        return values
+
+    def _fetch_nodes(self, roots: set[bytes]) -> None:
+        for batch in _batches(roots - self._nodes.keys()):
+            for digest, base, body in self._store.query(
+                _NODES.format(_marks(batch)), (*self._scope, *batch, *self._scope)
+            ):
+                self._nodes[digest] = (base, parse_parts(body))
+
+    def _fetch_items(self, digests: set[bytes]) -> None:
+        for batch in _batches(digests - self._items.keys()):
+            for digest, type, body in self._store.query(_ITEMS.format(_marks(batch)), (*self._scope, *batch)):
+                self._items[digest] = (type, body)
+
+    def _resolve(self, root: bytes) -> tuple[list[bytes], int]:
+        try:
+            return resolve(root, self._nodes)
+        except KeyError:
+            raise self._incomplete() from None
+
+    def _element(self, channel: str, token: bytes) -> Any:
+        digest = digest_in(token)
+        if digest is None:
+            return self._value(channel, *inline_in(token))
+        if digest not in self._items:
+            raise self._incomplete()
+        return self._value(channel, *self._items[digest])
+
+    def _value(self, channel: str, type: str, body: bytes) -> Any:
+        try:
+            return self._serde.loads_typed((type, body))
+        except EncodingError as error:
+            raise EncodingError(f"thread {self.thread!r}, channel {channel!r}: {error}") from error
+
+    def _incomplete(self) -> DurableError:
+        return DurableError(
+            f"thread {self.thread!r}: a part of its state is missing, because the thread was deleted while a run was"
+            " writing to it; delete it again and start anew"
+        )
+
+
+def config_of(thread: str, ns: str, id: str) -> RunnableConfig:
+    """The config that names a checkpoint."""
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}}
+
+
+def _batches(values: Iterable[V]) -> Iterator[list[V]]:
+    """Lists whose lengths are powers of two, filled up with the last value, so that few statements are prepared."""
+    rest = list(values)
+    for start in range(0, len(rest), _VALUES_AT_ONCE):
+        batch = rest[start : start + _VALUES_AT_ONCE]
+        yield batch + batch[-1:] * ((1 << (len(batch) - 1).bit_length()) - len(batch))
+
+
+def _marks(batch: Sequence[object]) -> str:
+    return ", ".join("?" * len(batch))

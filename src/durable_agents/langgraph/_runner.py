@@ -1,0 +1,183 @@
+"""Running a graph's native loop once, for the input or the answers of a durable run.
+
+After a crash the loop goes on from the thread's last checkpoint: the run's own rows tell whether it has taken the input
+already. Finished tasks come back with that checkpoint, finished steps inside unfinished tasks from their records.
+"""
+
+from collections.abc import AsyncGenerator, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphBubbleUp
+from langgraph.pregel import Pregel
+from langgraph.types import Command
+
+from .._core import RUN, Codec, Execution, Pause, Question, Runner, Store
+from .._core.errors import EncodingError, NotRecoverable
+from ._private import (
+    CONF,
+    CONFIG_KEY_CHECKPOINT_ID,
+    CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_THREAD_ID,
+    INTERRUPT,
+    channels_from_checkpoint,
+    patch_configurable,
+    read_channels,
+)
+from ._saver import TABLES, DurableSaver
+from ._tasks import INTERRUPTS, LOOP
+
+RECORDED_KEYWORDS = ("output_keys", "interrupt_before", "interrupt_after", "context")
+"""Arguments of the native verbs that a recovery gives again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What only the calling process has: the verb's own arguments, with callbacks and all."""
+
+    config: RunnableConfig
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+
+class GraphRunner(Runner):
+    """The runner behind a `DurableGraph`. `graph` is the durable copy; its native methods are called on `native`."""
+
+    framework = "langgraph"
+    signals = (GraphBubbleUp,)
+
+    def __init__(self, name: str, codec: Codec, native: type[Pregel[Any, Any, Any, Any]]) -> None:
+        self.native = native
+        self.graph: Any = None
+        self.saver: DurableSaver
+        super().__init__(name, codec)
+
+    def attach(self, store: Store) -> None:
+        store.create_tables(TABLES)
+
+    def is_async(self, execution: Execution) -> bool:
+        return bool(execution.input["async"])
+
+    # -- one pass of the native loop
+
+    def drive(self, execution: Execution) -> Any:
+        input, config, keywords = self._arguments(execution)
+        result = self.native.invoke(self.graph, input, config, **keywords)
+        return self.outcome(execution, result)
+
+    async def adrive(self, execution: Execution) -> Any:
+        input, config, keywords = self._arguments(execution)
+        result = await self.native.ainvoke(self.graph, input, config, **keywords)
+        return self.outcome(execution, result)
+
+    def events(self, execution: Execution) -> Generator[Any, None, Any]:
+        input, config, keywords = self._arguments(execution)
+        yield from self.native.stream(self.graph, input, config, **keywords)
+        return self.outcome(execution, None)
+
+    async def aevents(self, execution: Execution) -> AsyncGenerator[Any, None]:
+        input, config, keywords = self._arguments(execution)
+        events = self.native.astream(self.graph, input, config, **keywords)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]
+
+    def _arguments(self, execution: Execution) -> tuple[Any, RunnableConfig, dict[str, Any]]:
+        recorded, live = execution.input, execution.live
+        if live is None and recorded["live"]:
+            raise NotRecoverable(
+                f"run {execution.id!r} was called with {', '.join(recorded['live'])}, which could not be recorded and is "
+                f"gone with its process; pass plain data, or allow the types with types=[…] on the runner"
+            )
+        config: RunnableConfig = live.config if live else self.codec.decode(recorded["config"])
+        keywords: dict[str, Any] = dict(live.keywords if live else self.codec.decode(recorded["keywords"]))
+        keywords["durability"] = (
+            "async"  # what counts is committed with the records, whatever the loop waits for
+        )
+        input = self.codec.decode(recorded["input"])
+        if execution.pauses:
+            input = self._answer(execution, config)
+        elif execution.journal.recorded_before > 1 and self._was_taken(execution, config, input):
+            input = None
+        if input is None and execution.journal.recorded_before > 1:
+            config = patch_configurable(config, {CONFIG_KEY_CHECKPOINT_ID: None})
+        return input, config, keywords
+
+    def _was_taken(self, execution: Execution, config: RunnableConfig, input: Any) -> bool:
+        """Whether the thread's state holds this run's input already."""
+        head = self.saver.head(_thread(config))
+        if head is None:
+            return False
+        if head.run == execution.id:
+            return True
+        wrote = any("rows" in record.body for record in execution.journal.known.values())
+        return isinstance(input, Command) and wrote and head.has_input_writes
+
+    def _answer(self, execution: Execution, config: RunnableConfig) -> Command[Any] | None:
+        """The answer that opened this segment, or None once the graph has gone on with it."""
+        pause = execution.pauses[-1]
+        head = self.saver.head(_thread(config))
+        if head is None or head.id != pause.state["checkpoint"]:
+            return None
+        return Command(resume=dict(pause.answers))
+
+    # -- results
+
+    def outcome(self, execution: Execution, result: Any) -> Any:
+        """The native result, or the pause when the loop stopped at interrupts."""
+        asked: dict[str, Any] = execution.memory.get(INTERRUPTS, {})
+        if not asked:
+            return result
+        questions = {}
+        for question, interrupt in asked.items():
+            try:
+                questions[question] = self.codec.encode(interrupt.value)
+            except EncodingError:
+                questions[question] = repr(interrupt.value)
+        return Pause(questions, {"checkpoint": execution.memory[LOOP].checkpoint["id"]}, result)
+
+    def encode_result(self, execution: Execution, result: Any) -> Any:
+        """A reference to the thread's state, which holds the result already: it is not stored a second time."""
+        return {
+            "thread": execution.thread,
+            "checkpoint": execution.memory[LOOP].checkpoint["id"],
+            "output_keys": execution.input["output_keys"],
+        }
+
+    def decode_result(self, data: Any) -> Any:
+        return self._values(data["thread"], data["checkpoint"], data["output_keys"])
+
+    def paused_result(self, request: Any, pause: Question) -> Any:
+        """What `invoke` returns for an interrupted graph: the values so far and the open interrupts."""
+        config = self.codec.decode(request["config"])
+        values = self._values(_thread(config), pause.state["checkpoint"], request["output_keys"])
+        snapshot = self.native.get_state(self.graph, {CONF: {CONFIG_KEY_THREAD_ID: _thread(config)}})
+        return {**(values if isinstance(values, dict) else {}), INTERRUPT: list(snapshot.interrupts)}
+
+    def _values(self, thread: str, checkpoint: str, output_keys: Any) -> Any:
+        config: RunnableConfig = {
+            CONF: {
+                CONFIG_KEY_THREAD_ID: thread,
+                CONFIG_KEY_CHECKPOINT_NS: "",
+                CONFIG_KEY_CHECKPOINT_ID: checkpoint,
+            }
+        }
+        loaded = self.saver.get_tuple(config)
+        if loaded is None:
+            raise LookupError(f"checkpoint {checkpoint} of thread {thread!r} is gone")
+        channels, _ = channels_from_checkpoint(
+            self.graph.channels, loaded.checkpoint, saver=self.saver, config=loaded.config
+        )
+        return read_channels(channels, output_keys if output_keys is not None else self.graph.output_channels)
+
+
+def _thread(config: RunnableConfig) -> str:
+    return str(config[CONF][CONFIG_KEY_THREAD_ID])
+
+
+def staging() -> Any:
+    """The journal of the run the calling code belongs to."""
+    run = RUN.get()
+    return run.journal if run is not None else None

@@ -1,0 +1,441 @@
+"""LangGraph's checkpoints on the engine's database, where state that grows is stored as what changed.
+
+A superstep adds its new messages and about a kilobyte, however long the thread is. Inside a run nothing is written at
+once: rows are staged, and commit together with the run's next record, so that state and records cannot disagree.
+
+Not durable: values of `UntrackedValue` channels, which LangGraph gives to no saver.
+"""
+
+import asyncio
+import json
+import os
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot  # langgraph-checkpoint 4.3.2
+
+from .._core.errors import EncodingError
+from .._core.store import Statement, Store
+from ._deltas import Item, KnownLists, Place, StoredList, encode_elements, encode_list
+from ._reader import ELEMENTS, LIST, SNAPSHOT, Reader, config_of
+from ._serde import strict_serde
+
+__all__ = ["TABLES", "DurableSaver", "Staging", "strict_serde"]
+
+TABLES: tuple[str, ...] = (
+    "CREATE TABLE IF NOT EXISTS langgraph_checkpoint ("
+    "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, id TEXT NOT NULL, parent TEXT, type TEXT NOT NULL,"
+    " body {blob} NOT NULL, metadata TEXT NOT NULL, PRIMARY KEY (space, thread, ns, id)){without_rowid}",
+    "CREATE TABLE IF NOT EXISTS langgraph_channel ("
+    "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, channel TEXT NOT NULL, version TEXT NOT NULL,"
+    " type TEXT NOT NULL, body {blob} NOT NULL, PRIMARY KEY (space, thread, ns, channel, version)){without_rowid}",
+    "CREATE TABLE IF NOT EXISTS langgraph_item ("
+    "space TEXT NOT NULL, thread TEXT NOT NULL, digest {blob} NOT NULL, base {blob}, type TEXT NOT NULL,"
+    " body {blob} NOT NULL, PRIMARY KEY (space, thread, digest)){without_rowid}",
+    "CREATE TABLE IF NOT EXISTS langgraph_write ("
+    "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, checkpoint TEXT NOT NULL, task TEXT NOT NULL,"
+    " idx INTEGER NOT NULL, path TEXT NOT NULL, channel TEXT NOT NULL, type TEXT NOT NULL, body {blob} NOT NULL,"
+    " PRIMARY KEY (space, thread, ns, checkpoint, task, idx)){without_rowid}",
+)
+"""The saver's tables, as templates: `{blob}` is the type of binary columns, `{without_rowid}` SQLite's table option."""
+
+_COLUMNS = {
+    "langgraph_checkpoint": "ns, id, parent, type, body, metadata",
+    "langgraph_channel": "ns, channel, version, type, body",
+    "langgraph_item": "digest, base, type, body",
+    "langgraph_write": "ns, checkpoint, task, idx, path, channel, type, body",
+}
+"""Every table's columns after `space, thread`."""
+
+
+def _insert(table: str, on_conflict: str) -> str:
+    columns = _COLUMNS[table]
+    return f"INSERT INTO {table} (space, thread, {columns}) VALUES (?, ?{', ?' * len(columns.split(', '))}) {on_conflict}"
+
+
+_PUT_CHECKPOINT = _insert(
+    "langgraph_checkpoint",
+    "ON CONFLICT (space, thread, ns, id) DO UPDATE SET"
+    " parent = excluded.parent, type = excluded.type, body = excluded.body, metadata = excluded.metadata",
+)
+_PUT_CHANNEL = _insert("langgraph_channel", "ON CONFLICT (space, thread, ns, channel, version) DO NOTHING")
+_PUT_ITEM = _insert("langgraph_item", "ON CONFLICT (space, thread, digest) DO NOTHING")
+_PUT_WRITE = _insert("langgraph_write", "ON CONFLICT (space, thread, ns, checkpoint, task, idx) DO NOTHING")
+_REPLACE_WRITE = _insert(
+    "langgraph_write",
+    "ON CONFLICT (space, thread, ns, checkpoint, task, idx) DO UPDATE SET"
+    " path = excluded.path, channel = excluded.channel, type = excluded.type, body = excluded.body",
+)
+_DELETE = tuple(f"DELETE FROM {table} WHERE space = ? AND thread = ?" for table in _COLUMNS)
+_COPY = tuple(
+    f"INSERT INTO {table} (space, thread, {columns}) SELECT space, ?, {columns} FROM {table}"
+    " WHERE space = ? AND thread = ? ON CONFLICT DO NOTHING"
+    for table, columns in _COLUMNS.items()
+)
+
+_TASKS_RECORDED = 4096
+_SHORT_TEXT = 32
+
+TaskKey = tuple[str, str, str, str]
+"""Thread id, namespace, checkpoint id and task id."""
+Statements = list[Statement]
+Items = list[Item]
+Rows = list[tuple[object, ...]]
+"""`DurableSaver.list` hides the builtin in its class."""
+T = TypeVar("T")
+
+
+class Staging(Protocol):
+    """Where a run collects rows until its next record is written; one object per claim of a run.
+
+    It is compared by identity and must allow weak references.
+    """
+
+    def stage(self, statements: Sequence[Statement]) -> None:
+        """Commit these with the next record, after all that was staged before, or never."""
+        ...
+
+    def flush(self) -> None:
+        """Commit now what is staged."""
+        ...
+
+
+class DurableSaver(BaseCheckpointSaver[str]):
+    """A checkpointer for the graphs of one runner; see the module.
+
+    Args:
+        store: the database; called at the first use, so that an engine can be launched late.
+        space: the runner's name; threads of other spaces are neither seen nor touched.
+        staging: where the calling code's run collects rows, None outside of a run.
+        serde: default `strict_serde()`.
+
+    Every method raises `EncodingError`, which names channel and type, when a value's type is not one that is stored.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[], Store],
+        space: str,
+        staging: Callable[[], Staging | None] = lambda: None,
+        serde: SerializerProtocol | None = None,
+    ) -> None:
+        super().__init__(serde=serde or strict_serde())
+        self._store, self._space, self._staging = store, space, staging
+        self._lists = KnownLists()
+        self._recorded: OrderedDict[TaskKey, Sequence[tuple[str, Any]]] = OrderedDict()
+        self._recorded_lock = threading.Lock()
+
+    # -- writing
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint and the values of its channels that have a new version.
+
+        A version that is stored already keeps its value; a checkpoint that is stored already is replaced.
+        """
+        thread, ns = place = _place(config)
+        staging = self._staging()
+        lists = dict(self._lists.get(staging, place))
+        values = checkpoint["channel_values"]
+        short = {channel: value for channel, value in values.items() if _is_short(value)}
+        items: Items = []
+        rows: Rows = []
+        for channel, version in new_versions.items():
+            if channel in values and channel not in short:
+                stored = self._encode(channel, values[channel], lists, items)
+                rows.append((self._space, thread, ns, channel, str(version), *stored))
+        body = {**checkpoint, "channel_values": short}
+        del body["id"]
+        type_, packed = self._dump("checkpoint", body)
+        described = _dump_metadata(get_checkpoint_metadata(config, metadata))
+        parent = get_checkpoint_id(config)
+        row = (self._space, thread, ns, checkpoint["id"], parent, type_, zlib.compress(packed, 1), described)
+        channels, head = Statement(_PUT_CHANNEL, tuple(rows)), Statement(_PUT_CHECKPOINT, (row,))
+        self._write(staging, [self._item_rows(thread, items), channels, head])
+        self._lists.replace(staging, place, lists)
+        return config_of(thread, ns, checkpoint["id"])
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store a task's writes to a checkpoint, unless `record_writes` has just given them to somebody else."""
+        if not self._was_recorded(config, writes, task_id):
+            self._write(self._staging(), self._write_rows(config, writes, task_id, task_path))
+
+    def record_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> Statements:
+        """What `put_writes` would write, for the caller to commit with the task's record.
+
+        The loop's own `put_writes` of the same objects for this task does nothing then, once.
+        """
+        statements = self._write_rows(config, writes, task_id, task_path)
+        with self._recorded_lock:
+            self._recorded[_task(config, task_id)] = tuple(writes)
+            while len(self._recorded) > _TASKS_RECORDED:
+                self._recorded.popitem(last=False)
+        return statements
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread. A run on it must have ended: what it writes afterwards may build upon what is gone."""
+        self._write(self._staging(), [Statement(sql, ((self._space, str(thread_id)),)) for sql in _DELETE])
+        self.forget(thread_id)
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread with its whole history to one that does not exist yet."""
+        row = (str(target_thread_id), self._space, str(source_thread_id))
+        self._write(self._staging(), [Statement(sql, (row,)) for sql in _COPY])
+
+    def forget(self, thread_id: str) -> None:
+        """Build upon nothing in memory for this thread: what was staged for it may be lost."""
+        self._lists.forget(str(thread_id))
+        with self._recorded_lock:
+            for task in [task for task in self._recorded if task[0] == str(thread_id)]:
+                del self._recorded[task]
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """The version after `current`; one that no other branch, process or seeded random generator makes.
+
+        Shorter than LangGraph's own (16 + 13 characters instead of 51) and greater than any of them: its counter is
+        padded to 16 digits instead of 32.
+        """
+        number = 0 if current is None else int(str(current).split(".")[0])
+        return f"{number + 1:016}.{os.urandom(6).hex()}"
+
+    # -- reading
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that the config names, or the thread's latest; None if there is none."""
+        place = _place(config)
+        staging = self._flushed()
+        reader = self._reader(place[0])
+        row = reader.checkpoint(place[1], get_checkpoint_id(config))
+        if row is None:
+            self._lists.replace(staging, place, {})
+            return None
+        loaded, stored = reader.load(place[1], row)
+        self._lists.replace(staging, place, reader.stored_lists(loaded, stored))
+        return loaded
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, the newest first, each read when it is asked for.
+
+        Args:
+            config: a thread, a namespace of it or one checkpoint; None for all threads of the space.
+            filter: metadata that a checkpoint must have.
+            before: a checkpoint; only those with smaller ids are listed.
+            limit: how many at most.
+        """
+        self._flushed()
+        conditions, params = ["space = ?"], [self._space]
+        configurable = config["configurable"] if config else {}
+        for column, key in (("thread", "thread_id"), ("ns", "checkpoint_ns"), ("id", "checkpoint_id")):
+            if (value := configurable.get(key)) is not None:
+                conditions.append(f"{column} = ?")
+                params.append(str(value))
+        if before and (id_ := get_checkpoint_id(before)):
+            conditions.append("id < ?")
+            params.append(id_)
+        keys = self._store().query(
+            f"SELECT thread, ns, id, metadata FROM langgraph_checkpoint WHERE {' AND '.join(conditions)} ORDER BY id DESC",
+            params,
+        )
+        wanted = (filter or {}).items()
+        matching = ((t, ns, i) for t, ns, i, metadata in keys if wanted <= json.loads(metadata).items())
+        reader: Reader | None = None
+        for thread, ns, id_ in islice(matching, limit):
+            if reader is None or reader.thread != thread:
+                reader = self._reader(thread)
+            if row := reader.checkpoint(ns, id_):
+                yield reader.load(ns, row)[0]
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What `DeltaChannel`s are rebuilt from: their last snapshot above the checkpoint and the writes since then."""
+        thread, ns = _place(config)
+        self._flushed()
+        return self._reader(thread).history(ns, get_checkpoint_id(config), channels)
+
+    # -- async: database work in a thread; inside a run writing only stages, which needs none
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        return await self._awrite(partial(self.put, config, checkpoint, metadata, new_versions))
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        await self._awrite(partial(self.put_writes, config, writes, task_id, task_path))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self._awrite(partial(self.delete_thread, thread_id))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        await self._awrite(partial(self.copy_thread, source_thread_id, target_thread_id))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await asyncio.to_thread(self.get_tuple, config)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        found = self.list(config, filter=filter, before=before, limit=limit)
+        while (checkpoint := await asyncio.to_thread(next, found, None)) is not None:
+            yield checkpoint
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)
+
+    async def _awrite(self, work: Callable[[], T]) -> T:
+        return work() if self._staging() is not None else await asyncio.to_thread(work)
+
+    # -- helpers
+
+    def _write(self, staging: Staging | None, statements: Sequence[Statement]) -> None:
+        statements = [statement for statement in statements if statement.rows]
+        if staging is not None:
+            staging.stage(statements)
+        elif statements:
+            self._store().write(statements)
+
+    def _flushed(self) -> Staging | None:
+        """The calling code's run, with all its rows in the database."""
+        staging = self._staging()
+        if staging is not None:
+            staging.flush()
+        return staging
+
+    def _reader(self, thread: str) -> Reader:
+        return Reader(self._store(), self.serde, self._space, thread)
+
+    def _dump(self, channel: str, value: object) -> tuple[str, bytes]:
+        try:
+            return self.serde.dumps_typed(value)
+        except TypeError as error:
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            raise EncodingError(f"channel {channel!r}: a {kind} cannot be stored: {error}") from error
+
+    def _encode(
+        self, channel: str, value: object, lists: dict[str, StoredList], items: Items
+    ) -> tuple[str, bytes]:
+        """Type and body of a channel's value; `lists` learns what is stored by then, `items` what must be."""
+        elements = value.value if isinstance(value, _DeltaSnapshot) else value
+        dump = partial(self._dump, channel)
+        if type(elements) is not list or not elements:
+            return dump(value)
+        lists[channel], new = encode_list(elements, lists.get(channel), dump)
+        items += new
+        return (LIST if elements is value else SNAPSHOT), lists[channel].root
+
+    def _item_rows(self, thread: str, items: Sequence[Item]) -> Statement:
+        return Statement(
+            _PUT_ITEM, tuple((self._space, thread, i.digest, i.base, i.type, i.body) for i in items)
+        )
+
+    def _write_rows(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Statements:
+        """Special writes replace the one before; others are the task's only ones, and a second time is ignored."""
+        thread, ns = _place(config)
+        key = (self._space, thread, ns, get_checkpoint_id(config), task_id)
+        items: Items = []
+        regular: Rows = []
+        special: Rows = []
+        for idx, (channel, value) in enumerate(writes):
+            if channel == ERROR and isinstance(value, BaseException):
+                value = repr(
+                    value
+                )  # as LangGraph's serializer does, whatever else the exception may look like
+            dump = partial(self._dump, channel)
+            if type(value) is list and value:
+                body, new = encode_elements(value, dump)
+                items += new
+                stored = (ELEMENTS, body)
+            else:
+                stored = dump(value)
+            row = (*key, WRITES_IDX_MAP.get(channel, idx), task_path, channel, *stored)
+            (special if channel in WRITES_IDX_MAP else regular).append(row)
+        return [
+            statement
+            for statement in (
+                self._item_rows(thread, items),
+                Statement(_PUT_WRITE, tuple(regular)),
+                Statement(_REPLACE_WRITE, tuple(special)),
+            )
+            if statement.rows
+        ]
+
+    def _was_recorded(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str) -> bool:
+        with self._recorded_lock:
+            recorded = self._recorded.pop(_task(config, task_id), None)
+        return (
+            recorded is not None
+            and len(recorded) == len(writes)
+            and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(recorded, writes, strict=True))
+        )
+
+
+def _place(config: RunnableConfig) -> Place:
+    configurable = config["configurable"]
+    return str(configurable["thread_id"]), configurable.get("checkpoint_ns", "")
+
+
+def _task(config: RunnableConfig, task_id: str) -> TaskKey:
+    return (*_place(config), str(get_checkpoint_id(config)), task_id)
+
+
+def _is_short(value: object) -> bool:
+    """Whether a value takes less room in every checkpoint than in a row of its own whenever it changes."""
+    if type(value) is int:
+        return -(2**63) <= value < 2**63
+    return value is None or type(value) in (bool, float) or (type(value) is str and len(value) <= _SHORT_TEXT)
+
+
+def _dump_metadata(metadata: CheckpointMetadata) -> str:
+    try:
+        return json.dumps(metadata)
+    except (TypeError, ValueError) as error:
+        raise EncodingError(f"checkpoint metadata must be JSON: {error}") from error

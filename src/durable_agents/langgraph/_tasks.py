@@ -1,0 +1,319 @@
+"""The task hook: a node's or `@task`'s writes are durable, together with its record, before anybody sees its result.
+
+`run_with_retry` and `arun_with_retry` are the one place through which Pregel runs every task: nodes, Sends, error
+handlers, `@task`s, and those of subgraphs. The native code runs; the hook adds, inside a durable run only:
+
+- a path: `<superstep>/node:<name>`, below the path of the node, tool or graph call the task belongs to;
+- each failed attempt as an error record, so that a replay takes the same course through the retry policy;
+- the record of the finished task, committed in one transaction with its writes and the checkpoint it started from;
+- the answers of the run, pinned to the interrupts they belong to.
+
+Paths name the place in the graph and never a checkpoint id: those are random, and may be made anew after a crash.
+"""
+
+import asyncio
+import dataclasses
+import functools
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.constants import START
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from langgraph.types import PregelExecutableTask, RetryPolicy, Send
+
+from .._core import RUN, SCOPE, Draft, Execution, Scope, Statement, dumps, failure, inside
+from .._core.errors import EncodingError
+from .._core.log import logger
+from .._core.record import now_us
+from ._private import (
+    CONF,
+    CONFIG_KEY_CALL,
+    CONFIG_KEY_CHECKPOINT_ID,
+    CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_THREAD_ID,
+    CONTROL_WRITES,
+    NO_WRITES,
+    PUSH,
+    RETURN,
+    TASKS,
+    PregelLoop,
+    UntrackedValue,
+    ensure_message_ids,
+    interrupt_id,
+    patch_configurable,
+    pregel_runner,
+    sanitize_untracked_values_in_send,
+    task_path_str,
+)
+from ._saver import DurableSaver
+
+_run_with_retry: Callable[..., Any] = pregel_runner.run_with_retry
+_arun_with_retry: Callable[..., Any] = pregel_runner.arun_with_retry
+_init_loop = PregelLoop.__init__
+
+LOOP, INTERRUPTS = "langgraph.loop", "langgraph.interrupts"
+# A graph called from another thread or task of its node is numbered by its input; these numbers start here.
+_BY_INPUT = 1_000_000
+
+
+def install() -> None:
+    """Put the hook in; outside a durable run it calls the native code and nothing else."""
+    pregel_runner.run_with_retry = _durable_run_with_retry
+    pregel_runner.arun_with_retry = _durable_arun_with_retry
+    PregelLoop.__init__ = _durable_init_loop  # type: ignore[method-assign]
+
+
+# -- graphs
+
+
+def _durable_init_loop(self: Any, input: Any, *, config: Any, **kwargs: Any) -> None:
+    """Give each loop its place among the paths, and number the graphs a node calls so that a replay finds them again.
+
+    Natively their number is the order of arrival, and the number names their checkpoints: two parallel calls would get
+    each other's state after a crash.
+    """
+    run, scope = RUN.get(), SCOPE.get()
+    pad = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
+    if run is None or scope is None:
+        _init_loop(self, input, config=config, **kwargs)
+        return
+    if pad is None or scope is run.top:
+        _init_loop(self, input, config=config, **kwargs)
+        self._durable_scope = scope
+        if scope is run.top and LOOP not in run.memory:
+            run.memory[LOOP] = self
+        return
+    number = _graph_number(run, scope, input)
+    numbered = dataclasses.replace(pad, subgraph_counter=lambda: number)
+    _init_loop(self, input, config=patch_configurable(config, {CONFIG_KEY_SCRATCHPAD: numbered}), **kwargs)
+    segment = f"graph:{number}"
+    self._durable_scope = Scope(scope.child(segment), scope.child_key(segment)) if number else scope
+
+
+def _graph_number(run: Execution, scope: Scope, input: Any) -> int:
+    if scope.is_ours:
+        return scope.count("graph") - 1
+    try:
+        text = dumps(run.runner.codec.encode(input))
+    except EncodingError:
+        text = repr(input)
+    digest = int(hashlib.blake2b(text.encode(), digest_size=4).hexdigest(), 16)
+    return _BY_INPUT + digest * 1000 + scope.count(f"graph:{digest}") - 1
+
+
+# -- tasks
+
+
+class _TaskStep:
+    """One task of one superstep, in this execution."""
+
+    def __init__(self, run: Execution, task: PregelExecutableTask, configurable: dict[str, Any]) -> None:
+        self._run, self._task = run, task
+        self._loop: Any = configurable[CONFIG_KEY_CALL].keywords["schedule_task"].__self__
+        self._saver = self._loop.checkpointer if isinstance(self._loop.checkpointer, DurableSaver) else None
+        segment, self._kind = _segment(task, self._loop.step)
+        above: Scope = SCOPE.get() or run.top if self._kind == "task" else self._loop._durable_scope
+        self._path, self._key = above.child(segment), above.child_key(segment)
+        self._attempt = 1
+        self._started = now_us()
+        self.task = dataclasses.replace(task, proc=cast(Any, _Attempts(task.proc, self)))
+        self._pin_answers()
+
+    @property
+    def path(self) -> str:
+        return self._path if self._attempt == 1 else f"{self._path}@{self._attempt}"
+
+    @property
+    def checkpoint_saved(self) -> Any:
+        """The future of the checkpoint this task starts from; it must be staged before any record below the task."""
+        return getattr(self._loop, "_put_checkpoint_fut", None) if self._saver else None
+
+    def _pin_answers(self) -> None:
+        """An answer belongs to its interrupt. Natively, sent again after a crash, it answers the next one."""
+        config = self._task.config[CONF]
+        pad, answers = config.get(CONFIG_KEY_SCRATCHPAD), self._run.answers
+        if pad is None or not answers:
+            return
+        namespace: str = config[CONFIG_KEY_CHECKPOINT_NS]
+        known: list[Any] = []
+        while (question := interrupt_id(namespace, len(known))) in answers:
+            known.append(answers[question])
+        if known:
+            pad.resume[:] = known
+
+    @contextmanager
+    def attempt(self, config: Any) -> Iterator[None]:
+        """One try of the retry policy. A failed one that is recorded fails again without running."""
+        runtime = config.get(CONF, {}).get(CONFIG_KEY_RUNTIME)
+        info = getattr(runtime, "execution_info", None)
+        self._attempt = info.node_attempt if info is not None else 1
+        record = self._run.journal.known.get(self.path)
+        if record is not None and record.status == "error":
+            raise failure.decode(record.value())
+        self._run.enter(leaf=False)
+        with inside(Scope(self.path, self._key)):
+            yield
+
+    def failed(self, error: Exception) -> Draft | None:
+        """The record of a failed attempt; None for what is no failure, or was recorded before."""
+        if isinstance(error, GraphInterrupt) and self._run.memory.get(LOOP) is self._loop:
+            self._run.memory.setdefault(INTERRUPTS, {}).update(
+                {i.id: i for i in (error.args[0] if error.args else ())}
+            )
+        known = self._run.journal.known.get(self.path)
+        if isinstance(error, GraphBubbleUp) or known is not None:
+            return None
+        return self._draft(dumps(failure.encode(error)), "error")
+
+    def recorded_writes(self) -> bool:
+        """Restore the writes of a finished task whose graph keeps no checkpoints."""
+        for attempt in range(1, 1000):
+            self._attempt = attempt
+            record = self._run.journal.known.get(self.path)
+            if record is None or record.status != "error":
+                break
+        if record is None or self._saver is not None or record.status == "opaque":
+            self._attempt = 1
+            return False
+        self._task.writes.extend((c, v) for c, v in self._run.runner.codec.decode(record.value()["writes"]))
+        self._run.served += 1
+        return True
+
+    def returned(self) -> Any:
+        return next((value for channel, value in self._task.writes if channel == RETURN), None)
+
+    def finished(self) -> tuple[Draft, Sequence[Statement]]:
+        """The record of the finished task, and the rows to commit with it."""
+        writes = self._durable_writes()
+        if self._saver is not None:
+            conf = self._loop.config[CONF]
+            config: RunnableConfig = {
+                CONF: {
+                    CONFIG_KEY_THREAD_ID: str(self._loop.checkpoint_config[CONF][CONFIG_KEY_THREAD_ID]),
+                    CONFIG_KEY_CHECKPOINT_NS: conf.get(CONFIG_KEY_CHECKPOINT_NS, ""),
+                    CONFIG_KEY_CHECKPOINT_ID: self._loop.checkpoint["id"],
+                }
+            }
+            rows = self._saver.record_writes(config, writes, self._task.id, task_path_str(self._task.path))
+            return self._draft(dumps({"writes": len(writes)})), rows
+        try:
+            payload, status = (
+                dumps({"writes": self._run.runner.codec.encode([list(write) for write in writes])}),
+                "",
+            )
+        except EncodingError as reason:
+            payload, status = dumps({"reason": str(reason)}), "opaque"
+            logger.warning(
+                "step %r of run %r: its writes are not stored: %s", self.path, self._run.id, reason
+            )
+        return self._draft(payload, status), ()
+
+    def _draft(self, payload: str, status: str = "") -> Draft:
+        return Draft(
+            self._kind, self.path, payload, name=self._task.name, status=status, started=self._started,
+            attempt=self._attempt,
+        )  # fmt: skip
+
+    def _durable_writes(self) -> list[tuple[str, Any]]:
+        """What the loop's own `put_writes` will store for this task (langgraph/pregel/_loop.py)."""
+        loop, writes = self._loop, list(self._task.writes)
+        if all(channel in CONTROL_WRITES for channel, _ in writes):
+            writes.append((NO_WRITES, None))
+        ensure_message_ids(loop.specs, writes)
+        if not loop._has_untracked_channels:
+            return writes
+        return [
+            (c, sanitize_untracked_values_in_send(v, loop.channels))
+            if c == TASKS and isinstance(v, Send)
+            else (c, v)
+            for c, v in writes
+            if not isinstance(loop.specs.get(c), UntrackedValue)
+        ]
+
+
+def _segment(task: PregelExecutableTask, superstep: int) -> tuple[str, str]:
+    """The task's part of the path, and its kind."""
+    if task.path[0] != PUSH:
+        return f"{superstep}/node:{task.name}", "node"
+    if len(task.path) > 2:  # a @task: numbered by its caller, which is its scope
+        return f"task:{task.name}:{task.path[2]}", "task"
+    return f"{superstep}/node:{task.name}:{task.path[1]}", "node"  # a Send, by its place among the Sends
+
+
+class _Attempts:
+    """Stands in for a task's `proc`, so that each try of the retry policy is known by its number."""
+
+    def __init__(self, proc: Any, step: _TaskStep) -> None:
+        self._proc, self._step, self._run = proc, step, step._run
+
+    def invoke(self, input: Any, config: Any) -> Any:
+        with self._step.attempt(config):
+            try:
+                return self._proc.invoke(input, config)
+            except Exception as error:
+                if (draft := self._step.failed(error)) is not None:
+                    self._run.journal.commit(draft)
+                raise
+
+    async def ainvoke(self, input: Any, config: Any) -> Any:
+        with self._step.attempt(config):
+            try:
+                return await self._proc.ainvoke(input, config)
+            except Exception as error:
+                if (draft := self._step.failed(error)) is not None:
+                    await self._run.commit(draft)
+                raise
+
+    async def astream(self, input: Any, config: Any) -> AsyncIterator[Any]:
+        with self._step.attempt(config):
+            try:
+                async for chunk in self._proc.astream(input, config):
+                    yield chunk
+            except Exception as error:
+                if (draft := self._step.failed(error)) is not None:
+                    await self._run.commit(draft)
+                raise
+
+
+@functools.wraps(_run_with_retry)
+def _durable_run_with_retry(
+    task: PregelExecutableTask,
+    retry_policy: Sequence[RetryPolicy] | None,
+    configurable: dict[str, Any] | None = None,
+) -> Any:
+    run = RUN.get()
+    if run is None or configurable is None or task.name == START:
+        return _run_with_retry(task, retry_policy, configurable)
+    step = _TaskStep(run, task, configurable)
+    if step.recorded_writes():
+        return step.returned()
+    if (saved := step.checkpoint_saved) is not None:
+        saved.result()
+    result = _run_with_retry(step.task, retry_policy, configurable)
+    run.journal.commit(*step.finished())
+    return result
+
+
+@functools.wraps(_arun_with_retry)
+async def _durable_arun_with_retry(
+    task: PregelExecutableTask,
+    retry_policy: Sequence[RetryPolicy] | None,
+    stream: bool = False,
+    configurable: dict[str, Any] | None = None,
+) -> Any:
+    run = RUN.get()
+    if run is None or configurable is None or task.name == START:
+        return await _arun_with_retry(task, retry_policy, stream, configurable)
+    step = _TaskStep(run, task, configurable)
+    if step.recorded_writes():
+        return step.returned()
+    if (saved := step.checkpoint_saved) is not None:
+        await asyncio.shield(saved)
+    result = await _arun_with_retry(step.task, retry_policy, stream, configurable)
+    await run.commit(*step.finished())
+    return result

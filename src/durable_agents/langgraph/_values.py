@@ -1,0 +1,63 @@
+"""LangGraph's and LangChain's objects as JSON, for step records, inputs and answers."""
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from langchain_core import messages
+from langchain_core.documents import Document
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
+from langgraph.types import Command, Interrupt, Overwrite, Send
+
+from .._core import JsonCodec, Usage
+
+_MESSAGES = tuple(
+    cls
+    for cls in vars(messages).values()
+    if isinstance(cls, type) and issubclass(cls, messages.BaseMessage) and cls is not messages.BaseMessage
+)
+_TYPES: tuple[type, ...] = (
+    *_MESSAGES, ChatResult, ChatGeneration, ChatGenerationChunk, Document, ChatPromptValue, StringPromptValue, Command,
+    Interrupt, Overwrite,
+)  # fmt: skip
+
+
+def types_of(allowlist: Iterable[tuple[str, ...]] | None) -> list[type]:
+    """The classes of a compiled graph's own allow-list (its schemas), as far as they are imported."""
+    found = []
+    for entry in allowlist or ():
+        cls = getattr(sys.modules.get(entry[0]), entry[1], None) if len(entry) == 2 else None
+        if isinstance(cls, type):
+            found.append(cls)
+    return found
+
+
+def graph_codec(types: Iterable[type]) -> JsonCodec:
+    """The codec of one graph: framework types, those of its schema, and those its user allowed."""
+    return JsonCodec((*_TYPES, *types), {Send: (_encode_send, _decode_send)})
+
+
+def _encode_send(send: Any) -> Any:
+    return [send.node, send.arg, send.timeout]
+
+
+def _decode_send(data: Any) -> Send:
+    node, arg, timeout = data
+    return Send(node, arg, timeout=timeout)
+
+
+def usage_of(result: ChatResult) -> Usage | None:
+    """Tokens of a model call, from the message's usage metadata."""
+    if not result.generations:
+        return None
+    message = result.generations[0].message
+    used: Any = getattr(message, "usage_metadata", None)
+    if not used:
+        return None
+    metadata = message.response_metadata
+    return Usage(
+        str(metadata.get("model_name") or metadata.get("model") or ""),
+        int(used["input_tokens"]),
+        int(used["output_tokens"]),
+    )

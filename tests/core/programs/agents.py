@@ -1,0 +1,135 @@
+"""agents.py COMMAND ...: a script with several runners.
+
+    work                     only launch, and go on until stdin ends
+    run RUNNER RUN_ID [IN]   call the runner's verb and print its result
+    start RUNNER RUN_ID [IN] queue a run and end
+"""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+
+from effects import effect, gate
+from plain import Plain
+
+import durable_agents
+from durable_agents._core import RUN, astep, scope, step
+
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+
+
+def order(input):
+    """Three tools, one after the other."""
+    return [step("tool", name, lambda: effect(name)) for name in ("reserve", "charge", "mail")]
+
+
+async def aorder(input):
+    async def tool(name):
+        return effect(name)
+
+    return [await astep("tool", name, lambda: tool(name)) for name in ("reserve", "charge", "mail")]
+
+
+async def fan(input):
+    """Three tools of one name at once, of which the first is the slowest."""
+
+    async def lookup(city):
+        await asyncio.sleep({"a": 0.3, "b": 0.15, "c": 0.0}[city])
+        return effect(f"lookup-{city}", city.upper())
+
+    found = await asyncio.gather(*(astep("tool", "lookup", lambda c=c: lookup(c), input=c) for c in "abc"))
+    return [*found, await astep("tool", "mail", lambda: asyncio.to_thread(effect, "mail"))]
+
+
+def gated(input):
+    """A tool that waits for the test in the middle."""
+    step("tool", "first", lambda: effect("first"))
+
+    def held():
+        effect("held")
+        gate("open")
+        return "through"
+
+    return [step("tool", "held", held), step("tool", "last", lambda: effect("last"))]
+
+
+def nested(input):
+    """A node with tools inside, in a scope."""
+    with scope("agent"):
+        return step("node", "outer", lambda: [step("tool", n, lambda: effect(n)) for n in ("in-1", "in-2")], leaf=False)
+
+
+def retried(input):
+    """A tool that the framework tries twice."""
+
+    def charge(attempt):
+        effect(f"charge-{attempt}")
+        if attempt == 1:
+            raise TimeoutError("the provider is slow")
+        return attempt
+
+    try:
+        return step("tool", "charge", lambda: charge(1))
+    except TimeoutError:
+        return step("tool", "charge", lambda: charge(2), attempt=2)
+
+
+def asking(input):
+    """A question between two tools."""
+    step("tool", "draft", lambda: effect("draft"))
+    answers = RUN.get().wait({"approve": {"amount": 3}})
+    return [answers["approve"], step("tool", "send", lambda: effect("send"))]
+
+
+def remember(input):
+    """A step whose effects always run again: it acts in memory only."""
+    memory = []
+    step("state", "handoff", lambda: (memory.append(effect("handoff")), None)[1], effect="rerun")
+    step("tool", "charge", lambda: effect("charge"))
+    return memory
+
+
+def interrupted(input):
+    """Ctrl-C, or a tool that ends the process, the first time."""
+    step("tool", "first", lambda: effect("first"))
+
+    def leave():
+        effect("leave")
+        if not os.path.exists("left"):
+            open("left", "w").close()
+            raise {"ctrl-c": KeyboardInterrupt, "exit": SystemExit}[input](3)
+        return "stayed"
+
+    return step("tool", "leave", leave)
+
+
+def long(input):
+    """Many small steps."""
+    for number in range(input):
+        step("tool", "part", lambda: (effect("last") if number == input - 1 else "") + "x" * 1000)
+    return input
+
+
+ALL = (order, aorder, fan, gated, nested, retried, asking, remember, interrupted, long)
+RUNNERS = {body.__name__: Plain(body) for body in ALL}
+
+if __name__ == "__main__":
+    command, *rest = sys.argv[1:]
+    if command == "work":
+        durable_agents.launch()
+        print("works", flush=True)
+        sys.stdin.read()
+        durable_agents.shutdown()
+    else:
+        name, run_id, *given = rest
+        runner, value = RUNNERS[name], json.loads(given[0]) if given else None
+        if command == "start":
+            runner.start(value, run_id=run_id)
+        elif asyncio.iscoroutinefunction(runner.body):
+            print(json.dumps(asyncio.run(runner.arun(value, run_id=run_id))))
+        else:
+            print(json.dumps(runner.run(value, run_id=run_id)))
+        print("done", flush=True)

@@ -1,0 +1,108 @@
+"""What a scenario is written with.
+
+    @scenario
+    def three_nodes(world):
+        graph = ...                                   # nodes and tools call world.effect("charge 1")
+        return Scenario(
+            runner=DurableGraph(graph, "three_nodes"),
+            native=graph,
+            turns=[Turn("r1", lambda app, **run: app.invoke({"order": 55}, **run))],
+        )
+
+The function runs anew in every process, as an application's module would. Names and run ids are fixed: a process that
+recovers must find what the killed one has left.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A new input, sent with a verb of the runner.
+
+    Args:
+        run_id: the run it opens.
+        call: `call(app, run_id=…)` uses the runner and returns the verb's result, or an awaitable of it. The native
+            agent gets the same call without `run_id`.
+        native: another call for the native agent, where it has no such verb.
+        attaches: whether the same call, sent again once the run is over, must return the same.
+    """
+
+    run_id: str
+    call: Callable[..., Any]
+    native: Callable[[Any], Any] | None = None
+    attaches: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The framework's own way of answering a run that waits; `call` and `native` as in `Turn`."""
+
+    run_id: str
+    call: Callable[..., Any]
+    native: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`Run.answer` by whichever process has come so far.
+
+    Args:
+        run_id: the run that waits.
+        value: the answer.
+        pick: finds the question's id among the open ones (id → what is asked); None when there is only one.
+        native: the framework's own way of giving the same answer, for the native agent.
+    """
+
+    run_id: str
+    value: Any
+    pick: Callable[[dict[str, Any]], str] | None = None
+    native: Callable[[Any], Any] | None = None
+
+
+Step = Turn | Resume | Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """An agent, and what is said to it.
+
+    Args:
+        runner: the durable runner.
+        turns: inputs and answers, in order.
+        is_async: whether calls are awaited, all on one event loop.
+        show: what is left behind, read from the runner and from the native agent (such as the state of a thread).
+        native: the agent without the runner. Its results, effects and `show` must be the uncrashed durable run's.
+    """
+
+    runner: Any
+    turns: Sequence[Step]
+    is_async: bool = False
+    show: Callable[[Any], Any] | None = None
+    native: Any = None
+
+
+Build = Callable[[World], Scenario]
+
+
+@dataclass(slots=True)
+class Registry:
+    """The scenarios of the modules loaded so far: name → the function that builds it."""
+
+    found: dict[str, Build] = field(default_factory=dict)
+
+
+REGISTRY = Registry()
+
+
+def scenario(build: Build) -> Build:
+    """Register a scenario under the function's name."""
+    name = build.__name__
+    if name in REGISTRY.found:
+        raise ValueError(f"there are two scenarios named {name!r}")
+    REGISTRY.found[name] = build
+    return build

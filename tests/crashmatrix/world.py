@@ -1,0 +1,88 @@
+"""The world outside of the agent: a ledger of effects, in a file that outlives every process."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from durable_agents import idempotency_key
+from durable_agents._core import RUN, SCOPE
+
+from .boundaries import AFTER_EFFECT, BEFORE_EFFECT, Boundaries, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A line of the ledger.
+
+    Args:
+        name: what happened.
+        run, path: the step it happened in; "" outside.
+        key: that step's idempotency key; "" outside.
+        pauses: how often the run had waited before: each pause starts a segment that is never run again.
+    """
+
+    name: str
+    run: str
+    path: str
+    key: str
+    pauses: int
+
+    @property
+    def place(self) -> Place:
+        return Place(self.run, self.path)
+
+
+class World:
+    """What a scenario's tools, models and nodes act on.
+
+    Args:
+        folder: where the ledger lies.
+        boundaries: those of this process; None where nothing is counted.
+    """
+
+    def __init__(self, folder: Path, boundaries: Boundaries | None = None) -> None:
+        self._ledger = folder / "ledger"
+        self._boundaries = boundaries
+
+    def effect(self, name: str) -> None:
+        """Do something that cannot be undone: one line in the ledger, on disk, between two boundaries.
+
+        Args:
+            name: what is done; other work has another name, whatever the order it is done in.
+        """
+        done = _here(name)
+        if self._boundaries is None:
+            self._append(done)
+            return
+        self._boundaries.cross(BEFORE_EFFECT, done.place, name)
+        self._boundaries.act(done.place, lambda: self._append(done))
+        self._boundaries.cross(AFTER_EFFECT, done.place, name)
+
+    def is_first(self, name: str) -> bool:
+        """Whether the effect, which the caller has just had, was never had by another step: for what fails at first.
+
+        A crash may repeat the step, which must then fail again: so it is the step that counts, not the call.
+        """
+        had = [effect for effect in self.effects() if effect.name == name]
+        return len({effect.place for effect in had}) == 1 if _here(name).run else len(had) == 1
+
+    def effects(self) -> list[Effect]:
+        if not self._ledger.exists():
+            return []
+        return [Effect(**json.loads(line)) for line in self._ledger.read_text().splitlines()]
+
+    def _append(self, effect: Effect) -> None:
+        file = os.open(self._ledger, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+        try:
+            os.write(file, (json.dumps(asdict(effect)) + "\n").encode())
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+def _here(name: str) -> Effect:
+    run, scope = RUN.get(), SCOPE.get()
+    if run is None or scope is None:
+        return Effect(name, "", "", "", 0)
+    return Effect(name, run.id, scope.path, idempotency_key() if scope.key else "", len(run.pauses))
