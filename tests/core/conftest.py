@@ -1,9 +1,12 @@
 """One engine in this process, and other processes, on a database of the test's own."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from plain import Plain
 
 import durable_agents
 from core.harness import Ledger, Programs
@@ -27,6 +30,29 @@ def idle(database_url: str) -> Iterator[str]:
     yield database_url
     durable_agents.shutdown()
     engine.RUNNERS.clear()
+
+
+@pytest.fixture(scope="module")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """This process as a worker on one SQLite file for all tests of a module."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('database') / 'shared.sqlite'}"
+    durable_agents.launch(url, poll=0.05)
+    yield url
+    durable_agents.shutdown()
+    engine.RUNNERS.clear()
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def agent() -> Callable[..., Plain]:
+    """Makes a runner of a function, with a name of its own."""
+
+    def make(body: Callable[[Any], Any], **options: Any) -> Plain:
+        return Plain(body, f"agent-{next(_numbers)}", **options)
+
+    return make
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from durable_agents._core import engine
+
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCES = (PROGRAMS.parents[2] / "src", PROGRAMS.parent.parent, PROGRAMS)
 
@@ -114,3 +116,23 @@ class Programs:
                 program.kill()
             if program.process.stdin:
                 program.process.stdin.close()
+
+
+def crash(run_id: str, after: int = 0) -> None:
+    """Leave the run as a crash after its `after`-th record does, once a sweeper has noticed. 0: just before its end."""
+    store = engine.current().store
+    last = after or store.query("SELECT max(function_id) - 1 FROM operation_outputs WHERE workflow_uuid = ?", (run_id,))[0][0]
+    store.execute("DELETE FROM operation_outputs WHERE workflow_uuid = ? AND function_id > ?", (run_id, last))
+    store.execute("DELETE FROM workflow_output WHERE workflow_uuid = ?", (run_id,))
+    store.execute(
+        "UPDATE workflow_status SET status = 'ENQUEUED', owner_xid = NULL, executor_id = NULL, completed_at = NULL"
+        " WHERE workflow_uuid = ?",
+        (run_id,),
+    )
+
+
+def steal(run_id: str) -> None:
+    """Give the run to another worker, as a takeover does while this process is frozen."""
+    engine.current().store.execute(
+        "UPDATE workflow_status SET owner_xid = 'thief', executor_id = 'thief' WHERE workflow_uuid = ?", (run_id,)
+    )

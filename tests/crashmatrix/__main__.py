@@ -3,8 +3,10 @@
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,22 +24,30 @@ def main() -> int:
     families = _families(arguments)
     if arguments.list:
         return max(_apart(lambda family=family: _list(family)) for family in families)
-    command = " ".join([Path(sys.executable).name, "-m", "crashmatrix", *_same_modules(arguments)])
-    with tempfile.TemporaryDirectory(prefix="crashmatrix-", dir=arguments.folder, delete=not arguments.keep) as name:
-        folder = Path(name)
+    folder = Path(tempfile.mkdtemp(prefix="crashmatrix-", dir=arguments.folder))
+    try:
         with databases.running(arguments.db or databases.NAMES, folder, arguments.jobs) as running:
-            codes = []
-            for share, family in zip(_shares(arguments.fixed, len(families)), families, strict=True):
-                choice = matrix.Choice(
-                    scenarios=arguments.scenario,
-                    modes=arguments.mode or matrix.MODES,
-                    point=arguments.point,
-                    fixed=share,
-                    jobs=arguments.jobs,
-                )
-                room = Room(folder / family.name, arguments.timeout, arguments.keep)
-                codes.append(_apart(lambda f=family, c=choice, r=room: _family(f, c, running, r, command)))
-        return _total(folder, families, codes)
+            return _run(arguments, families, running, folder)
+    finally:
+        if not arguments.keep:
+            shutil.rmtree(folder)
+
+
+def _run(
+    arguments: argparse.Namespace, families: Sequence[Family], running: Sequence[databases.Database], folder: Path
+) -> int:
+    codes = []
+    for number, family in enumerate(families):
+        choice = matrix.Choice(
+            scenarios=arguments.scenario,
+            modes=arguments.mode or matrix.MODES,
+            point=arguments.point,
+            fixed=None if arguments.fixed is None else _share(arguments.fixed, len(families), number),
+            jobs=arguments.jobs,
+        )
+        room = Room(folder / family.name, arguments.timeout, arguments.keep)
+        codes.append(_apart(lambda family=family, choice=choice, room=room: _family(family, choice, running, room)))
+    return _total(folder, families, codes)
 
 
 def _arguments() -> argparse.Namespace:
@@ -61,3 +71,68 @@ def _arguments() -> argparse.Namespace:
 
 def _names() -> str:
     return ", ".join(family.name for family in FAMILIES)
+
+
+def _families(arguments: argparse.Namespace) -> list[Family]:
+    if arguments.module:
+        return [Family(file.stem, file) for file in arguments.module]
+    wanted = arguments.framework or [family.name for family in FAMILIES if family.is_there]
+    if unknown := set(wanted) - {family.name for family in FAMILIES}:
+        raise SystemExit(f"crashmatrix: no framework named {unknown.pop()}; there are {_names()}")
+    return [family for family in FAMILIES if family.name in wanted]
+
+
+def _share(size: int, parts: int, number: int) -> int:
+    return size // parts + (number < size % parts)
+
+
+def _apart(work: Callable[[], int]) -> int:
+    """Run in a process of its own: frameworks do not meet, and this process stays small."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = work()
+        except KeyboardInterrupt:
+            code = 130
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _list(family: Family) -> int:
+    family.load()
+    for name in REGISTRY.found:
+        print(f"{family.name:14} {name}")
+    return 0
+
+
+def _family(family: Family, choice: matrix.Choice, running: Sequence[databases.Database], room: Room) -> int:
+    family.load()
+    room.folder.mkdir()
+    print(f"\n== {family.name}", flush=True)
+    where = f"--module {family.file}" if family not in FAMILIES else f"--framework {family.name}"
+    summary = matrix.run(choice, running, room, Report(f"python -m crashmatrix {where}"))
+    (room.folder / "summary").write_text(json.dumps(asdict(summary)))
+    return 1 if summary.failures else 0
+
+
+def _total(folder: Path, families: Sequence[Family], codes: Sequence[int]) -> int:
+    """Print the sum; 0 when there were points and none of them failed."""
+    files = [folder / family.name / "summary" for family in families]
+    found = [matrix.Summary(**json.loads(file.read_text())) for file in files if file.exists()]
+    points, failures = sum(summary.points for summary in found), sum(summary.failures for summary in found)
+    broken = [family.name for family, file in zip(families, files, strict=True) if not file.exists()]
+    print(f"\n{points} kill points in all, {failures} failures" + (f"; broke off: {', '.join(broken)}" if broken else ""))
+    if not points:
+        print("nothing was killed, so nothing was shown")
+    return max(*codes, 0 if points else 1, 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

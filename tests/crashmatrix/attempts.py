@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,10 @@ class Outcome:
     was_late: bool = False
     kill: Kill | None = None
     reference: Reference | None = None
+
+
+Begin = Callable[[int], Attempt[Outcome]]
+"""Begins an attempt at a place of its own among those that run at the same time."""
 
 
 @dataclass(frozen=True, slots=True)

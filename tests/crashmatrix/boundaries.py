@@ -29,7 +29,7 @@ CLOSED = "closed"
 _PATIENCE_SECONDS = 0.5
 _PAUSE_SECONDS = 0.002
 _VARYING = re.compile(
-    r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|(?<![0-9A-Za-z])[0-9a-f]{12,}(?![0-9A-Za-z])"
+    r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(-\d+)?|(?<![0-9A-Za-z])[0-9a-f]{12,}(?![0-9A-Za-z])"
 )
 
 

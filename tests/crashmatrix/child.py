@@ -63,6 +63,9 @@ def recover(build: Build, folder: Path, database: Database, url: str) -> None:
 def native(build: Build, folder: Path) -> None:
     """Give the unwrapped agent the same turns."""
     scenario = build(World(folder))
+    if scenario.native is None:
+        _save(folder / "native", {"turns": {}})
+        return
     play = Play(scenario, native=True)
     _save(folder / "native", {"turns": play.turns(0), "state": play.state()})
 
@@ -89,31 +92,35 @@ class Play:
         return found
 
     def _said(self, step: Step) -> dict[str, Any]:
+        if isinstance(step, Answer) and not self._native:
+            return self._answer(step)
         try:
             return {"returned": shown(self._say(step))}
         except Exception as error:
             return {"returned": _raised(error)}
 
     async def _asaid(self, step: Step) -> dict[str, Any]:
+        if isinstance(step, Answer) and not self._native:
+            return await asyncio.to_thread(self._answer, step)
         try:
-            if isinstance(step, Answer) and not self._native:
-                return {"returned": shown(await asyncio.to_thread(self._say, step))}
             said = self._say(step)
             return {"returned": shown(await said if inspect.isawaitable(said) else said)}
         except Exception as error:
             return {"returned": _raised(error)}
 
     def _say(self, step: Step) -> Any | Awaitable[Any]:
-        if self._native:
-            if step.native is not None:
-                return step.native(self._app)
-            return step.call(self._app) if not isinstance(step, Answer) else None
-        if not isinstance(step, Answer):
-            return step.call(self._app, run_id=step.run_id)
+        if self._native and step.native is not None:
+            return step.native(self._app)
+        if isinstance(step, Answer):
+            return None  # a scenario that does not say how this is natively answered
+        return step.call(self._app) if self._native else step.call(self._app, run_id=step.run_id)
+
+    def _answer(self, step: Answer) -> dict[str, Any]:
+        """What natively is returned when the run is over; an answer's own method returns nothing."""
         run = durable_agents.runs.get(step.run_id)
         run.answer(step.value, step.pick(run.questions) if step.pick else None)
         self.rest()
-        return run.result() if run.status == "succeeded" else None
+        return {"returned": shown(run.result())} if run.status == "succeeded" else {}
 
     def rest(self) -> None:
         """Wait until no run is queued or running. A child that waits too long is ended from outside."""

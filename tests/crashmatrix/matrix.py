@@ -59,7 +59,7 @@ def run(choice: Choice, databases: Sequence[Database], room: Room, report: Repor
     ]
     kills = _plan(choice, _uncrashed(choice, subjects, room, report))
 
-    def begin(kill: Kill) -> "attempts.Begin":
+    def begin(kill: Kill) -> attempts.Begin:
         return lambda place: attempts.killed(room, kill, place)
 
     forks.warm()
@@ -84,14 +84,14 @@ def _uncrashed(choice: Choice, subjects: Sequence[Subject], room: Room, report: 
         if not outcome.problems:
             found.append(outcome)
 
-    def begin(subject: Subject) -> "attempts.Begin":
+    def begin(subject: Subject) -> attempts.Begin:
         return lambda place: attempts.uncrashed(room, subject, place)
 
     forks.warm()
     forks.run_all(map(begin, subjects), choice.jobs, take)
     forks.warm()
 
-    def begin_native(outcome: Outcome) -> "attempts.Begin":
+    def begin_native(outcome: Outcome) -> attempts.Begin:
         assert outcome.reference is not None
         reference = outcome.reference
         return lambda _: attempts.natively(room, outcome.subject, reference)

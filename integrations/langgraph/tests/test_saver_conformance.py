@@ -1,6 +1,6 @@
 """LangGraph's own contract for savers, on both databases, outside and inside of a run."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from itertools import count
 
 import pytest
@@ -14,11 +14,13 @@ from durable_agents.langgraph._saver import TABLES, DurableSaver
 class OneRun:
     """A run that never ends and never fails."""
 
+    run_id = "run"
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._staged: list[Statement] = []
 
-    def stage(self, statements: list[Statement]) -> None:
+    def stage(self, statements: Sequence[Statement]) -> None:
         self._staged += statements
 
     def flush(self) -> None:

@@ -114,5 +114,13 @@ class CancelRequested(Stop):
     """Somebody cancelled the run."""
 
 
+class Aborted(Stop):
+    """The run cannot go on and fails with `error`, whatever the framework makes of it."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
 class Released(Stop):
     """The run is handed back, so that any worker can go on with it."""

@@ -12,12 +12,13 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from . import failure
 from .codec import Codec, dumps
 from .context import RUN, SCOPE, Scope
 from .errors import (
+    Aborted,
     CancelRequested,
     EncodingError,
     OwnershipLost,
@@ -151,6 +152,11 @@ class Execution:
         with self._idle:
             if self.closing is None:
                 self.closing = signal
+
+    def abort(self, error: Exception) -> Stop:
+        """The run cannot go on: it fails with `error`, even if the framework would handle that. Raise what is returned."""
+        self.stop(Aborted(error))
+        return self.journal.lost or self.closing or Aborted(error)
 
     def wait(self, questions: dict[str, Any]) -> dict[str, Any]:
         """The answers to these questions; parks the run until all of them are there."""
@@ -302,11 +308,14 @@ class Execution:
         if isinstance(error, Exception):
             self.stop(Released())
             self._drain()
-            self._close("ERROR", "error", dumps(failure.encode(error)), f"{type(error).__name__}: {error}")
-            raise error
+            self._fail(error)
         self.stop(Released())  # KeyboardInterrupt, SystemExit, a cancelled caller: any worker goes on
         self._drain()
         self.release()
+        raise error
+
+    def _fail(self, error: Exception) -> NoReturn:
+        self._close("ERROR", "error", dumps(failure.encode(error)), f"{type(error).__name__}: {error}")
         raise error
 
     def _settle(self, outcome: Any) -> Any:
@@ -334,6 +343,8 @@ class Execution:
         if isinstance(signal, CancelRequested):
             self._close("CANCELLED", "cancelled", "null")
             raise RunCancelled(f"run {self.id!r} was cancelled")
+        if isinstance(signal, Aborted):
+            self._fail(signal.error)
         self.release()
         raise signal
 

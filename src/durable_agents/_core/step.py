@@ -48,9 +48,8 @@ class Call:
     def recorded(self) -> Record | None:
         """The record to serve instead of running the body, or None.
 
-        Raises:
-            DivergedError: a tool is called with other arguments than were recorded.
-            ResultNotRecorded: a leaf finished and its result could not be stored.
+        A tool that is called with other arguments than were recorded (`DivergedError`), and a leaf whose result could
+        not be stored (`ResultNotRecorded`), end the run: the framework is not asked, it might go on another way.
         """
         record = self.run.journal.known.get(self.path)
         if record is None:
@@ -58,16 +57,20 @@ class Call:
         if record.status == "opaque":
             if not self.leaf:
                 return None  # a container runs again; the steps inside it are served
-            raise ResultNotRecorded(
-                f"step {self.path!r} of run {self.run.id!r} finished before, but its result could not be stored "
-                f"({record.value()['reason']}); running it again would repeat its effect"
+            raise self.run.abort(
+                ResultNotRecorded(
+                    f"step {self.path!r} of run {self.run.id!r} finished before, but its result could not be stored "
+                    f"({record.value()['reason']}); running it again would repeat its effect"
+                )
             )
         if self.input and record.body.get("in", self.input) != self.input:
             if self.kind == "tool":
-                raise DivergedError(
-                    f"step {self.path!r} of run {self.run.id!r} was recorded with other arguments than the replay "
-                    f"gives it: the code before it changed, or depends on something that is no step. Nothing ran, and "
-                    f"nothing is lost"
+                raise self.run.abort(
+                    DivergedError(
+                        f"step {self.path!r} of run {self.run.id!r} was recorded with other arguments than the replay "
+                        f"gives it: the code before it changed, or depends on something that is no step. Nothing ran, and "
+                        f"nothing is lost"
+                    )
                 )
             logger.warning("step %r of run %r is served although its input changed", self.path, self.run.id)
         self.run.served += 1
@@ -208,7 +211,7 @@ def step(
         attempt: the framework's own number of this try, from 1; part of the path, not of the idempotency key.
 
     Raises:
-        DivergedError, ResultNotRecorded, ConcurrentPathError: see there. What `call` raises is recorded and raised.
+        ConcurrentPathError: the path is in use. What `call` raises is recorded and raised.
     """
     at = begin(kind, name, key=key, input=input, codec=codec, leaf=leaf, usage=usage, attempt=attempt)
     if at is None:

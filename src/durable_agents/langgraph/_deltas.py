@@ -223,8 +223,9 @@ def _runs(base: list[bytes], tokens: list[bytes], start: int) -> list[object]:
 
 def _build(parts: list[Any], base: list[bytes]) -> list[bytes]:
     """The list that a node builds; `base` is used up."""
-    if parts[0][0] == 0 and not any(isinstance(part, list) for part in parts[1:]):
-        base[parts[0][1] :] = parts[1:]  # nearly every node keeps a prefix and appends: no need to copy it
+    runs = [part for part in parts if isinstance(part, list)]
+    if len(runs) == 1 and runs[0] is parts[0] and runs[0][0] == 0:
+        base[runs[0][1] :] = parts[1:]  # nearly every node keeps a prefix and appends: no need to copy it
         return base
     tokens: list[bytes] = []
     for part in parts:
@@ -244,9 +245,7 @@ def _unchanged_prefix(known: StoredList, elements: list[object]) -> int:
     same = _leading(map(is_, known.elements, elements))
     try:
         return _leading(map(eq, known.guards[:same], map(_state, elements)))
-    except (
-        Exception
-    ):  # an object put into an element in place may compare as it likes: look at each one by itself
+    except Exception:  # what was put into an element in place may compare as it likes: look at each by itself
         return 0
 
 

@@ -11,7 +11,6 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointTuple,
     DeltaChannelHistory,
-    PendingWrite,
     writes_sort_key,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -22,17 +21,26 @@ from .._core.store import Store
 from ._deltas import StoredList, digest_in, inline_in, loaded_list, parse_parts, resolve
 
 LIST, SNAPSHOT, ELEMENTS = "list", "snapshot", "elements"
-"""Types of values that are not one serialised object: a node's digest, the same for a `_DeltaSnapshot`'s list, tokens."""
+"""Types of values that are no serialised object: a list's node, the same in a `_DeltaSnapshot`, a list's tokens."""
 
 Row = tuple[str, str, bytes]
 """Channel, type and body of a stored value."""
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_CHECKPOINT = "SELECT id, parent, type, body, metadata FROM langgraph_checkpoint WHERE space = ? AND thread = ? AND ns = ?"
-_CHANNELS = (
-    "SELECT channel, version, type, body FROM langgraph_channel"
-    " WHERE space = ? AND thread = ? AND ns = ? AND (channel, version) IN (VALUES {})"
+_CHECKPOINT = (
+    "SELECT id, parent, type, body, metadata FROM langgraph_checkpoint"
+    " WHERE space = ? AND thread = ? AND ns = ?"
+)
+_HEAD = (
+    "SELECT c.id, c.run, EXISTS (SELECT 1 FROM langgraph_write AS w WHERE w.space = c.space AND w.thread = c.thread"
+    " AND w.ns = c.ns AND w.checkpoint = c.id AND w.task = ?) FROM langgraph_checkpoint AS c"
+    " WHERE c.space = ? AND c.thread = ? AND c.ns = '' ORDER BY c.id DESC LIMIT 1"
+)
+_CHANNELS = (  # CROSS JOIN: SQLite then looks up one row per pair instead of reading every version of the thread
+    "WITH wanted (channel, version) AS (VALUES {}) SELECT c.channel, c.version, c.type, c.body"
+    " FROM wanted CROSS JOIN langgraph_channel AS c WHERE c.space = ? AND c.thread = ? AND c.ns = ?"
+    " AND c.channel = wanted.channel AND c.version = wanted.version"
 )
 _WRITES = (
     "SELECT checkpoint, path, task, idx, channel, type, body FROM langgraph_write"
@@ -54,8 +62,23 @@ _ANCESTORS = (
     " ON older.space = ? AND older.thread = ? AND older.ns = ? AND older.id = line.parent WHERE line.distance < ?)"
     " SELECT id, parent, type, body, metadata FROM line ORDER BY distance"
 )
+_NO_TASK = "00000000-0000-0000-0000-000000000000"  # NULL_TASK_ID of langgraph 1.2.24
 _ANCESTORS_AT_ONCE = 128
 _VALUES_AT_ONCE = 1024
+
+
+class Head(NamedTuple):
+    """A thread's latest checkpoint.
+
+    Args:
+        id: the checkpoint's id.
+        run: the run that stored it, None when it was stored outside of a run.
+        has_input_writes: whether an input that no task made, such as an answer, is pending on it.
+    """
+
+    id: str
+    run: str | None
+    has_input_writes: bool
 
 
 class CheckpointRow(NamedTuple):
@@ -88,6 +111,11 @@ class Reader:
         self._nodes: dict[bytes, tuple[bytes | None, list[Any]]] = {}
         self._items: dict[bytes, tuple[str, bytes]] = {}
         self._lists: dict[bytes, tuple[list[bytes], int]] = {}
+
+    def head(self) -> Head | None:
+        """The thread's latest checkpoint, outside of subgraphs."""
+        rows = self._store.query(_HEAD, (_NO_TASK, *self._scope))
+        return Head(rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
 
     def checkpoint(self, ns: str, id: str | None) -> CheckpointRow | None:
         """The checkpoint of this id, or the latest."""
@@ -124,33 +152,37 @@ class Reader:
         target = self.checkpoint(ns, id)
         above = target.parent if target else None
         trails: dict[str, list[str]] = {channel: [] for channel in channels}
-        seeds: dict[str, Row] = {}
+        rows: dict[str, Row] = {}
+        seeds: dict[str, Any] = {}
         while above and len(seeds) < len(trails):
             line = self._ancestors(ns, above)
-            versions = {row.id: self._body(row)["channel_versions"] for row in line}
-            open_ = [channel for channel in trails if channel not in seeds]
-            stored = self._channels(ns, {(c, str(v[c])) for v in versions.values() for c in open_ if c in v})
-            for row in line:
-                for channel in open_:
-                    if channel not in seeds:
-                        trails[channel].append(row.id)
-                        if found := stored.get((channel, str(versions[row.id].get(channel)))):
-                            seeds[channel] = found
+            bodies = [self._body(row) for row in line]
+            unseeded = trails.keys() - seeds.keys()
+            wanted = {
+                (c, str(v)) for body in bodies for c, v in body["channel_versions"].items() if c in unseeded
+            }
+            stored = self._channels(ns, wanted)
+            for row, body in zip(line, bodies, strict=True):
+                for channel in trails.keys() - seeds.keys():
+                    trails[channel].append(row.id)
+                    if found := stored.get((channel, str(body["channel_versions"].get(channel)))):
+                        rows[channel] = found
+                        seeds[channel] = None
+                    elif channel in body["channel_values"]:
+                        seeds[channel] = body["channel_values"][channel]
             above = line[-1].parent if line else None
         writes = self._writes(ns, {id for trail in trails.values() for id in trail})
         path = {
-            c: [w for id in reversed(trail) for w in writes[id] if w.channel == c]
-            for c, trail in trails.items()
+            channel: [write for id in reversed(trail) for write in writes[id] if write.channel == channel]
+            for channel, trail in trails.items()
         }
-        values = self._decode(
-            {**seeds, **{write[:4]: write[4:] for on_path in path.values() for write in on_path}}
-        )
+        values = self._decode({**rows, **{w[:4]: w[4:] for on_path in path.values() for w in on_path}})
+        seeds.update((channel, values[channel]) for channel in rows)
         histories: dict[str, DeltaChannelHistory] = {}
         for channel, on_path in path.items():
-            pending: list[PendingWrite] = [(write.task, channel, values[write[:4]]) for write in on_path]
-            histories[channel] = {"writes": pending}
+            histories[channel] = {"writes": [(write.task, channel, values[write[:4]]) for write in on_path]}
             if channel in seeds:
-                histories[channel]["seed"] = values[channel]
+                histories[channel]["seed"] = seeds[channel]
         return histories
 
     def _body(self, row: CheckpointRow) -> Checkpoint:
@@ -168,7 +200,7 @@ class Reader:
         for batch in _batches(versions):
             sql = _CHANNELS.format(", ".join(["(?, ?)"] * len(batch)))
             params = [text for pair in batch for text in pair]
-            for channel, version, type, body in self._store.query(sql, (*self._scope, ns, *params)):
+            for channel, version, type, body in self._store.query(sql, (*params, *self._scope, ns)):
                 found[channel, version] = (channel, type, body)
         return found
 

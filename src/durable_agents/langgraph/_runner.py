@@ -151,10 +151,14 @@ class GraphRunner(Runner):
 
     def paused_result(self, request: Any, pause: Question) -> Any:
         """What `invoke` returns for an interrupted graph: the values so far and the open interrupts."""
-        config = self.codec.decode(request["config"])
-        values = self._values(_thread(config), pause.state["checkpoint"], request["output_keys"])
-        snapshot = self.native.get_state(self.graph, {CONF: {CONFIG_KEY_THREAD_ID: _thread(config)}})
-        return {**(values if isinstance(values, dict) else {}), INTERRUPT: list(snapshot.interrupts)}
+        thread = _thread(self.codec.decode(request["config"]))
+        snapshot = self.native.get_state(self.graph, {CONF: {CONFIG_KEY_THREAD_ID: thread}})
+        output_keys = request["output_keys"] or self.graph.output_channels
+        values = (
+            snapshot.values if isinstance(snapshot.values, dict) and not isinstance(output_keys, str) else {}
+        )
+        kept = {key: values[key] for key in output_keys if key in values}
+        return {**kept, INTERRUPT: list(snapshot.interrupts)}
 
     def _values(self, thread: str, checkpoint: str, output_keys: Any) -> Any:
         config: RunnableConfig = {

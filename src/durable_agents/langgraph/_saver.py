@@ -1,7 +1,8 @@
 """LangGraph's checkpoints on the engine's database, where state that grows is stored as what changed.
 
-A superstep adds its new messages and about a kilobyte, however long the thread is. Inside a run nothing is written at
-once: rows are staged, and commit together with the run's next record, so that state and records cannot disagree.
+A superstep adds its new messages and little more than a kilobyte, however long the thread is. Inside a run nothing is
+written at once: rows are staged, and commit together with the run's next record, so that state and records cannot
+disagree. `_tables` says what is stored, `_deltas` how lists are, `_serde` which types are, and `_reader` reads it all.
 
 Not durable: values of `UntrackedValue` channels, which LangGraph gives to no saver.
 """
@@ -14,7 +15,6 @@ import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -35,61 +35,20 @@ from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot  # langgraph-
 from .._core.errors import EncodingError
 from .._core.store import Statement, Store
 from ._deltas import Item, KnownLists, Place, StoredList, encode_elements, encode_list
-from ._reader import ELEMENTS, LIST, SNAPSHOT, Reader, config_of
+from ._reader import ELEMENTS, LIST, SNAPSHOT, Head, Reader, config_of
 from ._serde import strict_serde
-
-__all__ = ["TABLES", "DurableSaver", "Staging", "strict_serde"]
-
-TABLES: tuple[str, ...] = (
-    "CREATE TABLE IF NOT EXISTS langgraph_checkpoint ("
-    "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, id TEXT NOT NULL, parent TEXT, type TEXT NOT NULL,"
-    " body {blob} NOT NULL, metadata TEXT NOT NULL, PRIMARY KEY (space, thread, ns, id)){without_rowid}",
-    "CREATE TABLE IF NOT EXISTS langgraph_channel ("
-    "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, channel TEXT NOT NULL, version TEXT NOT NULL,"
-    " type TEXT NOT NULL, body {blob} NOT NULL, PRIMARY KEY (space, thread, ns, channel, version)){without_rowid}",
-    "CREATE TABLE IF NOT EXISTS langgraph_item ("
-    "space TEXT NOT NULL, thread TEXT NOT NULL, digest {blob} NOT NULL, base {blob}, type TEXT NOT NULL,"
-    " body {blob} NOT NULL, PRIMARY KEY (space, thread, digest)){without_rowid}",
-    "CREATE TABLE IF NOT EXISTS langgraph_write ("
-    "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, checkpoint TEXT NOT NULL, task TEXT NOT NULL,"
-    " idx INTEGER NOT NULL, path TEXT NOT NULL, channel TEXT NOT NULL, type TEXT NOT NULL, body {blob} NOT NULL,"
-    " PRIMARY KEY (space, thread, ns, checkpoint, task, idx)){without_rowid}",
+from ._tables import (
+    COPY_THREAD,
+    DELETE_THREAD,
+    PUT_CHANNEL,
+    PUT_CHECKPOINT,
+    PUT_ITEM,
+    PUT_WRITE,
+    REPLACE_WRITE,
+    TABLES,
 )
-"""The saver's tables, as templates: `{blob}` is the type of binary columns, `{without_rowid}` SQLite's table option."""
 
-_COLUMNS = {
-    "langgraph_checkpoint": "ns, id, parent, type, body, metadata",
-    "langgraph_channel": "ns, channel, version, type, body",
-    "langgraph_item": "digest, base, type, body",
-    "langgraph_write": "ns, checkpoint, task, idx, path, channel, type, body",
-}
-"""Every table's columns after `space, thread`."""
-
-
-def _insert(table: str, on_conflict: str) -> str:
-    columns = _COLUMNS[table]
-    return f"INSERT INTO {table} (space, thread, {columns}) VALUES (?, ?{', ?' * len(columns.split(', '))}) {on_conflict}"
-
-
-_PUT_CHECKPOINT = _insert(
-    "langgraph_checkpoint",
-    "ON CONFLICT (space, thread, ns, id) DO UPDATE SET"
-    " parent = excluded.parent, type = excluded.type, body = excluded.body, metadata = excluded.metadata",
-)
-_PUT_CHANNEL = _insert("langgraph_channel", "ON CONFLICT (space, thread, ns, channel, version) DO NOTHING")
-_PUT_ITEM = _insert("langgraph_item", "ON CONFLICT (space, thread, digest) DO NOTHING")
-_PUT_WRITE = _insert("langgraph_write", "ON CONFLICT (space, thread, ns, checkpoint, task, idx) DO NOTHING")
-_REPLACE_WRITE = _insert(
-    "langgraph_write",
-    "ON CONFLICT (space, thread, ns, checkpoint, task, idx) DO UPDATE SET"
-    " path = excluded.path, channel = excluded.channel, type = excluded.type, body = excluded.body",
-)
-_DELETE = tuple(f"DELETE FROM {table} WHERE space = ? AND thread = ?" for table in _COLUMNS)
-_COPY = tuple(
-    f"INSERT INTO {table} (space, thread, {columns}) SELECT space, ?, {columns} FROM {table}"
-    " WHERE space = ? AND thread = ? ON CONFLICT DO NOTHING"
-    for table, columns in _COLUMNS.items()
-)
+__all__ = ["TABLES", "DurableSaver", "Head", "Staging", "strict_serde"]
 
 _TASKS_RECORDED = 4096
 _SHORT_TEXT = 32
@@ -108,6 +67,8 @@ class Staging(Protocol):
 
     It is compared by identity and must allow weak references.
     """
+
+    run_id: str
 
     def stage(self, statements: Sequence[Statement]) -> None:
         """Commit these with the next record, after all that was staged before, or never."""
@@ -171,10 +132,14 @@ class DurableSaver(BaseCheckpointSaver[str]):
         del body["id"]
         type_, packed = self._dump("checkpoint", body)
         described = _dump_metadata(get_checkpoint_metadata(config, metadata))
-        parent = get_checkpoint_id(config)
-        row = (self._space, thread, ns, checkpoint["id"], parent, type_, zlib.compress(packed, 1), described)
-        channels, head = Statement(_PUT_CHANNEL, tuple(rows)), Statement(_PUT_CHECKPOINT, (row,))
-        self._write(staging, [self._item_rows(thread, items), channels, head])
+        key = (self._space, thread, ns, checkpoint["id"], get_checkpoint_id(config))
+        run = staging.run_id if staging is not None else None
+        statements = [
+            self._item_rows(thread, items),
+            Statement(PUT_CHANNEL, tuple(rows)),
+            Statement(PUT_CHECKPOINT, ((*key, run, type_, zlib.compress(packed, 1), described),)),
+        ]
+        self._write(staging, statements)
         self._lists.replace(staging, place, lists)
         return config_of(thread, ns, checkpoint["id"])
 
@@ -201,13 +166,15 @@ class DurableSaver(BaseCheckpointSaver[str]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread. A run on it must have ended: what it writes afterwards may build upon what is gone."""
-        self._write(self._staging(), [Statement(sql, ((self._space, str(thread_id)),)) for sql in _DELETE])
+        self._write(
+            self._staging(), [Statement(sql, ((self._space, str(thread_id)),)) for sql in DELETE_THREAD]
+        )
         self.forget(thread_id)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with its whole history to one that does not exist yet."""
         row = (str(target_thread_id), self._space, str(source_thread_id))
-        self._write(self._staging(), [Statement(sql, (row,)) for sql in _COPY])
+        self._write(self._staging(), [Statement(sql, (row,)) for sql in COPY_THREAD])
 
     def forget(self, thread_id: str) -> None:
         """Build upon nothing in memory for this thread: what was staged for it may be lost."""
@@ -240,6 +207,11 @@ class DurableSaver(BaseCheckpointSaver[str]):
         self._lists.replace(staging, place, reader.stored_lists(loaded, stored))
         return loaded
 
+    def head(self, thread: str) -> Head | None:
+        """What is known of a thread's latest checkpoint without reading its state."""
+        self._flushed()
+        return self._reader(thread).head()
+
     def list(
         self,
         config: RunnableConfig | None,
@@ -266,14 +238,13 @@ class DurableSaver(BaseCheckpointSaver[str]):
         if before and (id_ := get_checkpoint_id(before)):
             conditions.append("id < ?")
             params.append(id_)
-        keys = self._store().query(
-            f"SELECT thread, ns, id, metadata FROM langgraph_checkpoint WHERE {' AND '.join(conditions)} ORDER BY id DESC",
-            params,
-        )
-        wanted = (filter or {}).items()
-        matching = ((t, ns, i) for t, ns, i, metadata in keys if wanted <= json.loads(metadata).items())
+        where = " AND ".join(conditions)
+        sql = f"SELECT thread, ns, id, metadata FROM langgraph_checkpoint WHERE {where} ORDER BY id DESC"
+        keys = self._store().query(sql, params)
+        if filter:
+            keys = [key for key in keys if _has(json.loads(key[3]), filter)]
         reader: Reader | None = None
-        for thread, ns, id_ in islice(matching, limit):
+        for thread, ns, id_, _ in keys[:limit]:
             if reader is None or reader.thread != thread:
                 reader = self._reader(thread)
             if row := reader.checkpoint(ns, id_):
@@ -372,7 +343,7 @@ class DurableSaver(BaseCheckpointSaver[str]):
 
     def _item_rows(self, thread: str, items: Sequence[Item]) -> Statement:
         return Statement(
-            _PUT_ITEM, tuple((self._space, thread, i.digest, i.base, i.type, i.body) for i in items)
+            PUT_ITEM, tuple((self._space, thread, i.digest, i.base, i.type, i.body) for i in items)
         )
 
     def _write_rows(
@@ -386,9 +357,7 @@ class DurableSaver(BaseCheckpointSaver[str]):
         special: Rows = []
         for idx, (channel, value) in enumerate(writes):
             if channel == ERROR and isinstance(value, BaseException):
-                value = repr(
-                    value
-                )  # as LangGraph's serializer does, whatever else the exception may look like
+                value = repr(value)  # what LangGraph's serializer writes for it, whatever else it looks like
             dump = partial(self._dump, channel)
             if type(value) is list and value:
                 body, new = encode_elements(value, dump)
@@ -402,8 +371,8 @@ class DurableSaver(BaseCheckpointSaver[str]):
             statement
             for statement in (
                 self._item_rows(thread, items),
-                Statement(_PUT_WRITE, tuple(regular)),
-                Statement(_REPLACE_WRITE, tuple(special)),
+                Statement(PUT_WRITE, tuple(regular)),
+                Statement(REPLACE_WRITE, tuple(special)),
             )
             if statement.rows
         ]
@@ -425,6 +394,10 @@ def _place(config: RunnableConfig) -> Place:
 
 def _task(config: RunnableConfig, task_id: str) -> TaskKey:
     return (*_place(config), str(get_checkpoint_id(config)), task_id)
+
+
+def _has(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(metadata.get(key) == value for key, value in wanted.items())
 
 
 def _is_short(value: object) -> bool:

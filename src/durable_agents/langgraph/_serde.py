@@ -121,6 +121,6 @@ class _StrictSerializer(JsonPlusSerializer):
         self._seen.add(name)
         if not hasattr(sys.modules.get(name[0]), name[1]):
             logger.warning(
-                "%s is not defined at the top level of its module: once read from the database, its values are plain data",
+                "%s is not at the top level of its module: values of this class are plain data once they were stored",
                 ".".join(name),
             )

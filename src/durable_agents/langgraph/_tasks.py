@@ -240,7 +240,7 @@ def _segment(task: PregelExecutableTask, superstep: int) -> tuple[str, str]:
     """The task's part of the path, and its kind."""
     if task.path[0] != PUSH:
         return f"{superstep}/node:{task.name}", "node"
-    if len(task.path) > 2:  # a @task: numbered by its caller, which is its scope
+    if isinstance(task.path[1], tuple):  # a @task: numbered by its caller, which is its scope
         return f"task:{task.name}:{task.path[2]}", "task"
     return f"{superstep}/node:{task.name}:{task.path[1]}", "node"  # a Send, by its place among the Sends
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from langchain_core import messages
 from langchain_core.documents import Document
+from langchain_core.messages.base import TextAccessor
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
 from langgraph.types import Command, Interrupt, Overwrite, Send
@@ -35,7 +36,8 @@ def types_of(allowlist: Iterable[tuple[str, ...]] | None) -> list[type]:
 
 def graph_codec(types: Iterable[type]) -> JsonCodec:
     """The codec of one graph: framework types, those of its schema, and those its user allowed."""
-    return JsonCodec((*_TYPES, *types), {Send: (_encode_send, _decode_send)})
+    hooks: dict[type, Any] = {Send: (_encode_send, _decode_send), TextAccessor: (str, TextAccessor)}
+    return JsonCodec((*_TYPES, *types), hooks)
 
 
 def _encode_send(send: Any) -> Any:

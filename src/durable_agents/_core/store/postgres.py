@@ -32,22 +32,23 @@ def _dialect(sql: str) -> str:
 
 
 class _Statements:
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-        self._connection = connection
+    """Statements in libpq's pipeline mode: one round trip per answer that is looked at, not per statement."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], pipeline: psycopg.Pipeline) -> None:
+        self._connection, self._pipeline = connection, pipeline
 
     def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(_dialect(sql), params).fetchall()
 
     def execute(self, sql: str, params: Params = ()) -> int:
-        return self._connection.execute(_dialect(sql), params).rowcount
+        cursor = self._connection.execute(_dialect(sql), params)
+        self._pipeline.sync()
+        return cursor.rowcount
 
     def write(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
-            if len(statement.rows) == 1:
-                self._connection.execute(_dialect(statement.sql), statement.rows[0])
-            else:
-                with self._connection.cursor() as cursor:
-                    cursor.executemany(_dialect(statement.sql), statement.rows)
+            for row in statement.rows:
+                self._connection.execute(_dialect(statement.sql), row)
 
 
 class _SessionLock:
@@ -152,9 +153,10 @@ class PostgresStore(Store):
 
     def transact(self, work: Callable[[_Statements], T]) -> T:
         def in_transaction(connection: psycopg.Connection[tuple[Any, ...]]) -> T:
-            connection.execute("BEGIN")
-            result = work(_Statements(connection))
-            connection.execute("COMMIT")
+            with connection.pipeline() as pipeline:
+                connection.execute("BEGIN")
+                result = work(_Statements(connection, pipeline))
+                connection.execute("COMMIT")
             return result
 
         return self._patiently(in_transaction)

@@ -1,0 +1,265 @@
+"""The fence: an execution that has lost its run writes nothing, in whatever order things happen."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from plain import Plain
+
+from core.harness import crash, steal
+from durable_agents import runs
+from durable_agents._core import RUN, Draft, Statement, step
+from durable_agents._core.errors import OwnershipLost
+from durable_agents._core.record import now_us
+from durable_agents._core.store import Store
+from durable_agents._core.store import runs as rows
+
+Agent = Callable[..., Plain]
+pytestmark = pytest.mark.usefixtures("idle")
+
+
+@pytest.fixture
+def store() -> Store:
+    from durable_agents._core import engine
+
+    return engine.current().store
+
+
+def count(store: Store, run_id: str) -> int:
+    return int(store.query("SELECT count(*) FROM operation_outputs WHERE workflow_uuid = ?", (run_id,))[0][0])
+
+
+def test_a_zombie_records_nothing_and_starts_nothing(agent: Agent, store: Store) -> None:
+    calls: list[str] = []
+
+    def body(_: None) -> None:
+        step("tool", "a", lambda: calls.append("a"))
+        step("tool", "b", lambda: (calls.append("b"), steal("z")))
+        step("tool", "c", lambda: calls.append("c"))
+
+    with pytest.raises(OwnershipLost):
+        agent(body).run(run_id="z")
+    assert calls == ["a", "b"]
+    assert [s.path for s in runs.get("z").steps()] == ["tool:a"]
+    assert runs.get("z").status == "running"
+    assert rows.owner(store, "z") == "thief"
+
+
+def test_a_zombie_that_swallows_the_signal_ends_nothing(agent: Agent, store: Store) -> None:
+    def body(_: None) -> str:
+        try:
+            step("tool", "a", lambda: steal("z"))
+        except BaseException:
+            return "swallowed"
+        raise AssertionError("unreachable")
+
+    with pytest.raises(OwnershipLost):
+        agent(body).run(run_id="z")
+    assert runs.get("z").status == "running"
+    assert count(store, "z") == 1
+
+
+@pytest.mark.parametrize("end", ["result", "error", "wait", "release"])
+def test_a_zombie_cannot_end_park_or_release_the_run(agent: Agent, store: Store, end: str) -> None:
+    def body(_: None) -> Any:
+        steal("z")
+        if end == "error":
+            raise ValueError("no")
+        if end == "release":
+            raise KeyboardInterrupt
+        return RUN.get().wait({"q": 1}) if end == "wait" else "result"  # type: ignore[union-attr]
+
+    with pytest.raises((OwnershipLost, KeyboardInterrupt)):
+        agent(body).run(run_id="z")
+    assert runs.get("z").status == "running"
+    assert rows.owner(store, "z") == "thief"
+    assert count(store, "z") == 1
+
+
+def test_a_zombie_moves_neither_its_record_nor_the_frameworks_rows(agent: Agent, store: Store) -> None:
+    store.create_tables(["CREATE TABLE IF NOT EXISTS checkpoints (id TEXT PRIMARY KEY, state {blob})"])
+    insert = "INSERT INTO checkpoints (id, state) VALUES (?, ?)"
+
+    def body(stolen: bool) -> None:
+        run = RUN.get()
+        assert run is not None
+        run.journal.commit(Draft("state", "state:first", "null"), [Statement(insert, ((run.id + "-1", b"\0"),))])
+        if stolen:
+            steal(run.id)
+        run.journal.stage([Statement(insert, ((run.id + "-2", b"1"), (run.id + "-3", b"2")))])
+        run.journal.commit(Draft("state", "state:second", "null"), [Statement(insert, ((run.id + "-4", b"3"),))])
+
+    runner = agent(body)
+    runner.run(False, run_id="owner")
+    with pytest.raises(OwnershipLost):
+        runner.run(True, run_id="zombie")
+    ids = [i for (i,) in store.query("SELECT id FROM checkpoints ORDER BY id")]
+    assert ids == ["owner-1", "owner-2", "owner-3", "owner-4", "zombie-1"]
+    assert [s.path for s in runs.get("zombie").steps()] == ["state:first"]
+
+
+def test_rows_that_fail_take_their_record_along(agent: Agent, store: Store) -> None:
+    store.create_tables(["CREATE TABLE IF NOT EXISTS checkpoints (id TEXT PRIMARY KEY, state {blob})"])
+    insert = "INSERT INTO checkpoints (id, state) VALUES (?, ?)"
+
+    def body(_: None) -> None:
+        run = RUN.get()
+        assert run is not None
+        run.journal.commit(Draft("state", "state:1", "null"), [Statement(insert, (("same", b""),))])
+        run.journal.commit(Draft("state", "state:2", "null"), [Statement(insert, (("new", b""), ("same", b"")))])
+
+    with pytest.raises(OwnershipLost):
+        agent(body).run(run_id="r")
+    assert [i for (i,) in store.query("SELECT id FROM checkpoints")] == ["same"]
+    assert [s.path for s in runs.get("r").steps()] == ["state:1"]
+
+
+def test_the_records_of_two_owners_are_one_chain(agent: Agent, store: Store) -> None:
+    runner = agent(lambda _: [step("tool", n, lambda: n) for n in "abc"])
+    runner.run(run_id="r")
+    crash("r", after=2)
+    assert runner.run(run_id="r") == ["a", "b", "c"]
+    assert [(s.name, s.epoch) for s in runs.get("r").steps()] == [("a", 1), ("b", 2), ("c", 2)]
+
+
+def test_a_retried_write_whose_acknowledgement_was_lost_is_one_record(agent: Agent, store: Store) -> None:
+    def body(_: None) -> None:
+        journal = RUN.get().journal  # type: ignore[union-attr]
+        record = Draft("tool", "tool:a", "1").seal(
+            run="r", seq=2, prev=journal._prev, at=now_us(), worker="w", epoch=1
+        )
+        assert rows.append(store, record, journal.owner)
+        assert rows.append(store, record, journal.owner)
+        other = Draft("tool", "tool:a", "2").seal(
+            run="r", seq=2, prev=journal._prev, at=now_us(), worker="w", epoch=1
+        )
+        assert not rows.append(store, other, journal.owner)
+        assert count(store, "r") == 2
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        agent(body).run(run_id="r")
+
+
+# -- PostgreSQL: two connections, every order
+
+
+@pytest.fixture
+def connections(idle: str, store: Store) -> Iterator[tuple[Any, Any]]:
+    if store.dialect != "postgresql":
+        pytest.skip("SQLite has one writer at a time")
+    with closing(store._connect()) as zombie, closing(store._connect()) as taker:  # type: ignore[attr-defined]
+        zombie.autocommit = taker.autocommit = False
+        yield zombie, taker
+
+
+TAKE = "UPDATE workflow_status SET owner_xid = 'new' WHERE workflow_uuid = 'f'"
+
+
+def record_of(store: Store, agent: Agent) -> tuple[str, tuple[Any, ...]]:
+    """An insert of the second record of a run that this process owns."""
+    captured: list[Any] = []
+
+    def body(_: None) -> None:
+        journal = RUN.get().journal  # type: ignore[union-attr]
+        record = Draft("tool", "tool:a", "1").seal(
+            run="f", seq=2, prev=journal._prev, at=now_us(), worker="w", epoch=1
+        )
+        captured.append(rows._record_params(record, journal.owner))
+        steal_back.append(journal.owner)
+        raise KeyboardInterrupt
+
+    steal_back: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        agent(body).run(run_id="f")
+    store.execute(
+        "UPDATE workflow_status SET status = 'PENDING', owner_xid = ? WHERE workflow_uuid = 'f'", (steal_back[0],)
+    )
+    return rows._insert_record_sql(store).replace("?", "%s"), captured[0]
+
+
+def blocked(work: Callable[[], Any]) -> threading.Thread:
+    """Start `work` and see that it has to wait."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    return thread
+
+
+def test_a_takeover_waits_for_the_record_before_it(agent: Agent, store: Store, connections: Any) -> None:
+    zombie, taker = connections
+    sql, params = record_of(store, agent)
+    assert zombie.execute(sql, params).rowcount == 1
+    waiting = blocked(lambda: (taker.execute(TAKE), taker.commit()))
+    zombie.commit()
+    waiting.join(10)
+    assert count(store, "f") == 2  # it loads its records after its claim, so it sees this one
+
+
+def test_a_record_waits_for_the_takeover_before_it_and_is_not_written(
+    agent: Agent, store: Store, connections: Any
+) -> None:
+    zombie, taker = connections
+    sql, params = record_of(store, agent)
+    taker.execute(TAKE)
+    written: list[int] = []
+    waiting = blocked(lambda: (written.append(zombie.execute(sql, params).rowcount), zombie.commit()))
+    taker.commit()
+    waiting.join(10)
+    assert written == [0]
+    assert count(store, "f") == 1
+
+
+def test_a_record_after_a_takeover_that_failed_is_written(agent: Agent, store: Store, connections: Any) -> None:
+    zombie, taker = connections
+    sql, params = record_of(store, agent)
+    taker.execute(TAKE)
+    written: list[int] = []
+    waiting = blocked(lambda: (written.append(zombie.execute(sql, params).rowcount), zombie.commit()))
+    taker.rollback()
+    waiting.join(10)
+    assert written == [1]
+
+
+def test_a_cancel_that_meets_the_run_parking_is_not_lost(agent: Agent, store: Store, connections: Any) -> None:
+    owner, _ = connections
+    record_of(store, agent)
+    owner.execute("UPDATE workflow_status SET status = 'DELAYED', owner_xid = NULL WHERE workflow_uuid = 'f'")
+    waiting = blocked(lambda: runs.get("f").cancel())
+    owner.commit()
+    waiting.join(10)
+    assert runs.get("f").status == "cancelled"
+
+
+def test_a_frozen_transaction_blocks_the_takeover_for_seconds_only(connections: Any) -> None:
+    zombie, _ = connections
+    assert zombie.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("10s",)
+
+
+def test_a_cut_connection_is_opened_again(agent: Agent, store: Store) -> None:
+    if store.dialect != "postgresql":
+        pytest.skip("SQLite has no connections to cut")
+
+    def cut() -> None:
+        with closing(store._connect()) as killer:  # type: ignore[attr-defined]
+            killer.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND pid <> pg_backend_pid()"
+            )
+
+    calls: list[int] = []
+
+    def body(_: None) -> list[int]:
+        found = []
+        for n in range(6):
+            found.append(step("tool", "t", lambda n=n: (calls.append(n), cut(), n)[2]))
+        return found
+
+    started = time.monotonic()
+    assert agent(body).run(run_id="cut") == [0, 1, 2, 3, 4, 5]
+    assert calls == [0, 1, 2, 3, 4, 5]
+    assert time.monotonic() - started < 15

@@ -1,0 +1,211 @@
+"""Waiting runs: they hold nothing, and are answered exactly once."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from plain import Plain
+
+import durable_agents
+from core.harness import Programs, eventually
+from durable_agents import errors, runs
+from durable_agents._core import RUN, Pause, engine, step
+from durable_agents._core.store import Store
+
+Agent = Callable[..., Plain]
+here = pytest.mark.usefixtures("launched")
+
+
+def ask(**questions: Any) -> dict[str, Any]:
+    run = RUN.get()
+    assert run is not None
+    return run.wait(questions)
+
+
+def waits(runner: Plain, run_id: str, **given: Any) -> errors.RunWaiting:
+    with pytest.raises(errors.RunWaiting) as caught:
+        runner.run(run_id=run_id, **given)
+    return caught.value
+
+
+@here
+def test_a_waiting_run_holds_no_process_thread_or_connection(agent: Agent, store: Store) -> None:
+    runner = agent(lambda _: ask(approve={"amount": 3})["approve"])
+    waiting = waits(runner, "w", thread="t")
+    assert (waiting.run_id, waiting.questions) == ("w", {"approve": {"amount": 3}})
+    run = runs.get("w")
+    assert (run.status, run.questions) == ("waiting", {"approve": {"amount": 3}})
+    row = store.query(
+        "SELECT status, owner_xid, executor_id, deduplication_id FROM workflow_status WHERE workflow_uuid = 'w'"
+    )
+    assert row == [("DELAYED", None, None, None)]
+    assert engine.current()._live == {}
+    with pytest.raises(errors.RunWaiting):
+        run.result()
+    with pytest.raises(errors.RunWaiting):
+        asyncio.run(run.aresult())
+
+
+@here
+def test_an_answer_continues_the_run_over_its_records(agent: Agent) -> None:
+    calls: list[str] = []
+
+    def body(_: None) -> list[Any]:
+        step("tool", "draft", lambda: calls.append("draft"))
+        answer = ask(q="?")["q"]
+        step("tool", "send", lambda: calls.append("send"))
+        return [answer]
+
+    waits(agent(body), "w")
+    run = runs.get("w")
+    run.answer({"ok": (1, 2)})
+    assert run.result(10) == [{"ok": (1, 2)}]
+    assert calls == ["draft", "send"]
+    assert run.questions == {}
+
+
+@here
+def test_the_same_answer_again_is_no_error_and_another_one_is(agent: Agent) -> None:
+    waits(agent(lambda _: ask(q="?")["q"]), "w")
+    run = runs.get("w")
+    run.answer("yes", question="q")
+    for _ in range(2):
+        run.answer("yes", question="q")
+        run.answer("yes")
+        with pytest.raises(errors.AlreadyAnswered):
+            run.answer("no")
+        assert run.result(10) == "yes"
+
+
+@here
+def test_the_same_answer_again_while_the_next_question_is_open(agent: Agent) -> None:
+    """A client that repeats its request must not answer another question, and is told no error."""
+    waits(agent(lambda _: [ask(one=1)["one"], ask(two=2)["two"]]), "w")
+    run = runs.get("w")
+    run.answer("first", question="one")
+    eventually(lambda: run.questions == {"two": 2})
+    run.answer("first", question="one")
+    with pytest.raises(errors.AlreadyAnswered):
+        run.answer("other", question="one")
+    assert run.questions == {"two": 2}
+    run.answer("second", question="two")
+    assert run.result(10) == ["first", "second"]
+
+
+@here
+def test_several_questions_are_answered_one_by_one(agent: Agent) -> None:
+    waits(agent(lambda _: ask(a=1, b=2)), "w")
+    run = runs.get("w")
+    with pytest.raises(errors.NotWaiting, match="question="):
+        run.answer("?")
+    with pytest.raises(errors.NotWaiting, match="'c'"):
+        run.answer("?", question="c")
+    run.answer("A", question="a")
+    eventually(lambda: run.questions == {"b": 2})
+    run.answer("B")
+    assert run.result(10) == {"a": "A", "b": "B"}
+
+
+@here
+def test_only_waiting_runs_take_answers(agent: Agent) -> None:
+    agent(lambda _: 1).run(run_id="over")
+    with pytest.raises(errors.NotWaiting):
+        runs.get("over").answer(1)
+    with pytest.raises(errors.RunNotFound):
+        runs.Run("nothing").answer(1)
+
+
+@here
+def test_an_answer_that_cannot_be_stored_is_refused(agent: Agent) -> None:
+    waits(agent(lambda _: ask(q=1)["q"]), "w")
+    with pytest.raises(errors.EncodingError):
+        runs.get("w").answer(object())
+    assert runs.get("w").status == "waiting"
+    runs.get("w").answer(1)
+    assert runs.get("w").result(10) == 1
+
+
+@here
+@pytest.mark.parametrize("question", [object(), float("nan"), {1: 2}], ids=["object", "nan", "int key"])
+def test_a_question_that_is_no_data_ends_the_run(agent: Agent, question: Any) -> None:
+    with pytest.raises((TypeError, ValueError, errors.RunWaiting)):
+        agent(lambda _: ask(q=question)).run(run_id="bad")
+    assert runs.get("bad").status in ("failed", "waiting")
+
+
+@here
+def test_a_runner_may_stop_with_a_pause_of_its_framework(agent: Agent) -> None:
+    def body(_: None) -> Any:
+        run = RUN.get()
+        assert run is not None
+        if "ok" in run.answers:
+            return [run.pauses[0].state, run.answers["ok"]]
+        return Pause({"ok": "go on?"}, state={"at": 3}, result="interrupted")
+
+    assert agent(body).run(run_id="p") == "interrupted"
+    assert runs.get("p").questions == {"ok": "go on?"}
+    runs.get("p").answer(True)
+    assert runs.get("p").result(10) == [{"at": 3}, True]
+
+
+@here
+def test_a_native_answer_is_driven_by_its_caller(agent: Agent) -> None:
+    def body(_: None) -> Any:
+        return [ask(q=1)["q"], RUN.get().live, threading.current_thread().name]  # type: ignore[union-attr]
+
+    runner = agent(body)
+    waits(runner, "w", thread="t")
+    found = runner.waiting_run("t")
+    assert found is not None
+    assert (found[0], found[1].questions) == ("w", {"q": 1})
+    execution = runner.answer_call("w", {None: "yes"}, live="callback")
+    assert execution.drive() == ["yes", "callback", threading.current_thread().name]
+    again = runner.answer_call("w", {None: "yes"}, live=None)
+    assert again.result() == ["yes", "callback", threading.current_thread().name]
+    with pytest.raises(errors.AlreadyAnswered):
+        runner.answer_call("w", {None: "no"}, live=None)
+    assert runner.waiting_run("t") is None
+
+
+def test_of_four_processes_that_answer_at_once_one_is_accepted(programs: Programs, launched: str) -> None:
+    with pytest.raises(errors.RunWaiting):
+        Plain(lambda _: ask(q="who?")["q"], "race").run(run_id="race")
+    racers = [programs.start("answers", "race", json.dumps(f"racer {n}")) for n in range(4)]
+    for racer in racers:
+        racer.until("ready")
+    (programs.home / "go").touch()
+    assert [racer.ends() for racer in racers] == [0] * 4
+    verdicts = [racer.output.splitlines()[-1] for racer in racers]
+    assert sorted(verdicts) == ["AlreadyAnswered"] * 3 + ["accepted"]
+    assert runs.get("race").result(10) == f"racer {verdicts.index('accepted')}"
+
+
+def test_an_answer_in_another_process_and_a_crash_right_after_it(programs: Programs) -> None:
+    asker = programs.start("agents", "run", "asking", "a")
+    assert asker.ends() == 1
+    assert "RunWaiting" in asker.output
+    answering = programs.start("answers", "a", '"yes"', die="after:answer")
+    (programs.home / "go").touch()
+    assert answering.ends() < 0
+    durable_agents.launch(programs.database_url, poll=3600)
+    try:
+        assert runs.get("a").status in ("queued", "running")
+        worker = programs.start("agents", "work")
+        eventually(lambda: runs.get("a").status == "succeeded", what=worker.output)
+    finally:
+        durable_agents.shutdown()
+    assert programs.ledger.effects() == ["draft", "answer", "send"]
+
+
+def test_a_process_killed_inside_the_answer_leaves_the_run_waiting(programs: Programs, launched: str) -> None:
+    with pytest.raises(errors.RunWaiting):
+        Plain(lambda _: ask(q="who?")["q"], "torn").run(run_id="torn")
+    program = programs.start("answers", "torn", '"yes"', "before commit")
+    (programs.home / "go").touch()
+    assert program.ends() < 0
+    assert runs.get("torn").status == "waiting"
+    runs.get("torn").answer("after all")
+    assert runs.get("torn").result(10) == "after all"

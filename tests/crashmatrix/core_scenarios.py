@@ -1,0 +1,240 @@
+"""Scenarios of the core alone: agents that are Python functions."""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+
+from plain import Plain
+
+from crashmatrix import Answer, Scenario, Turn, World, scenario
+from durable_agents import Run, Usage
+from durable_agents._core import RUN, astep, step
+
+
+class Tools:
+    """Steps that act on the world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def model(self, prompt: str) -> str:
+        def answer() -> str:
+            self.world.effect(f"model {prompt}")
+            return f"answer to {prompt}"
+
+        return step("model", "m", answer, input=prompt, usage=lambda text: Usage("fake", len(prompt), len(text)))
+
+    def charge(self, amount: int) -> str:
+        def call() -> str:
+            self.world.effect(f"charge {amount}")
+            return f"receipt {amount}"
+
+        return step("tool", "charge", call, input=str(amount))
+
+    async def acharge(self, amount: int, pause: float = 0) -> str:
+        async def call() -> str:
+            await asyncio.sleep(pause)
+            self.world.effect(f"charge {amount}")
+            await asyncio.sleep(pause)
+            return f"receipt {amount}"
+
+        return await astep("tool", "charge", call, input=str(amount))
+
+    def flaky(self) -> str:
+        def call() -> str:
+            self.world.effect("flaky")
+            if self.world.is_first("flaky"):
+                raise ValueError("overloaded")
+            return "fine"
+
+        try:
+            return step("tool", "flaky", call)
+        except ValueError:
+            return step("tool", "flaky", call, attempt=2)
+
+
+def _once(body: Any, is_async: bool = False) -> Scenario:
+    """One run of a body, that is natively the function itself."""
+    return Scenario(
+        runner=Plain(body),
+        turns=[
+            Turn(
+                "r1",
+                lambda app, run_id: app.arun(3, run_id=run_id) if is_async else app.run(3, run_id=run_id),
+                native=lambda body: body(3),
+            )
+        ],
+        is_async=is_async,
+        native=body,
+    )
+
+
+@scenario
+def sequence(world: World) -> Scenario:
+    tools = Tools(world)
+
+    def body(n: int) -> list[str]:
+        return [tools.model("plan"), tools.charge(n), tools.model("report")]
+
+    return _once(body)
+
+
+@scenario
+def async_sequence(world: World) -> Scenario:
+    tools = Tools(world)
+
+    async def body(n: int) -> list[str]:
+        return [await tools.acharge(1), await tools.acharge(n), await tools.acharge(2)]
+
+    return _once(body, is_async=True)
+
+
+@scenario
+def nested(world: World) -> Scenario:
+    tools = Tools(world)
+
+    def node() -> list[str]:
+        world.effect("node begins")
+        return [tools.charge(1), tools.charge(2)]
+
+    def body(n: int) -> list[str]:
+        return [*step("node", "a", node, leaf=False), *step("node", "b", node, leaf=False), tools.charge(n)]
+
+    return _once(body)
+
+
+@scenario
+def threads(world: World) -> Scenario:
+    tools = Tools(world)
+
+    def body(n: int) -> list[str]:
+        with ThreadPoolExecutor(3) as pool:
+            futures = [pool.submit(copy_context().run, tools.charge, amount) for amount in range(3)]
+            return [*(future.result() for future in futures), tools.model("report")]
+
+    return _once(body)
+
+
+@scenario
+def gather(world: World) -> Scenario:
+    tools = Tools(world)
+
+    async def body(n: int) -> list[str]:
+        receipts = await asyncio.gather(*[tools.acharge(amount, pause=amount * 0.005) for amount in range(n)])
+        return [*receipts, await tools.acharge(n)]
+
+    return _once(body, is_async=True)
+
+
+@scenario
+def retry(world: World) -> Scenario:
+    tools = Tools(world)
+
+    def body(n: int) -> list[str]:
+        return [tools.charge(n), tools.flaky(), tools.model("report")]
+
+    return _once(body)
+
+
+@scenario
+def failing(world: World) -> Scenario:
+    tools = Tools(world)
+
+    def body(n: int) -> None:
+        tools.charge(n)
+        raise LookupError("no such order")
+
+    return _once(body)
+
+
+@scenario
+def two_questions(world: World) -> Scenario:
+    tools = Tools(world)
+
+    def ask(question: str) -> Any:
+        run = RUN.get()
+        assert run is not None
+        return run.wait({question: f"{question}?"})[question]
+
+    def body(n: int) -> list[Any]:
+        return [tools.charge(1), ask("approve"), tools.charge(2), ask("ship"), tools.charge(n)]
+
+    return Scenario(
+        runner=Plain(body),
+        turns=[
+            Turn("r1", lambda app, run_id: app.run(3, run_id=run_id), attaches=False),
+            Answer("r1", "yes"),
+            Answer("r1", "no"),
+        ],
+    )
+
+
+@scenario
+def two_runs_on_a_thread(world: World) -> Scenario:
+    tools = Tools(world)
+
+    def body(n: int) -> list[str]:
+        return [tools.charge(n), tools.model(f"report {n}")]
+
+    return Scenario(
+        runner=Plain(body),
+        turns=[
+            Turn("r1", lambda app, run_id: app.run(1, run_id=run_id, thread="t")),
+            Turn("r2", lambda app, run_id: app.run(2, run_id=run_id, thread="t")),
+        ],
+    )
+
+
+@scenario
+def queued(world: World) -> Scenario:
+    tools = Tools(world)
+
+    def body(n: int) -> list[str]:
+        return [tools.charge(n), tools.model("report")]
+
+    def wait(run: Run) -> Any:
+        return run.result(timeout=20)
+
+    return Scenario(
+        runner=Plain(body), turns=[Turn("r1", lambda app, run_id: wait(app.start(3, run_id=run_id)))]
+    )
+
+
+@scenario
+def async_queued(world: World) -> Scenario:
+    tools = Tools(world)
+
+    async def body(n: int) -> list[str]:
+        return await asyncio.gather(*[tools.acharge(amount) for amount in range(n)])
+
+    async def wait(run: Run) -> Any:
+        return await run.aresult(timeout=20)
+
+    return Scenario(
+        runner=Plain(body),
+        turns=[Turn("r1", lambda app, run_id: wait(app.start(3, run_id=run_id)))],
+        is_async=True,
+    )
+
+
+@scenario
+def slow_siblings(world: World) -> Scenario:
+    """Three threads whose effects are unrecorded for a while: where strict and hard kills differ."""
+    tools = Tools(world)
+
+    def slow(amount: int) -> str:
+        def call() -> str:
+            world.effect(f"slow {amount}")
+            time.sleep(0.03)
+            return f"slow receipt {amount}"
+
+        return step("tool", "slow", call, input=str(amount))
+
+    def body(n: int) -> list[str]:
+        with ThreadPoolExecutor(3) as pool:
+            futures = [pool.submit(copy_context().run, slow, amount) for amount in range(3)]
+            return [*(future.result() for future in futures), tools.charge(n)]
+
+    return _once(body)
