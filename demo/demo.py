@@ -17,8 +17,8 @@ from pathlib import Path
 
 from side import FORK, Side, paint, say
 
-STEPS = ["plan", "look_up_order", "look_up_customer", "decide", "refund_card", "open_ticket", "inform", "send_mail"]  # fmt: skip
 EFFECTS = {"refund_card": "refund", "open_ticket": "ticket", "send_mail": "mail"}
+STEPS = ["plan", "look_up_order", "look_up_customer", "decide", "inform", *EFFECTS]
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -124,9 +125,12 @@ class Side:
 
     def tell_kill(self, place: str) -> None:
         step, _, after = place.partition(":")
-        where = "right after the effect of" if after else "in the middle of"
         code = self.processes[0].exitcode
-        say(f"            {paint('SIGKILL', 'red', 'bold')} {where} {step} (exit code {code})")
+        if code == -signal.SIGKILL:
+            where = "right after the effect of" if after else "in the middle of"
+            say(f"            {paint('SIGKILL', 'red', 'bold')} {where} {step} (exit code {code})")
+        else:
+            say(f"            {paint(f'it ended without reaching {step} (exit code {code})', 'red')}")
 
     def _shown(self, line: Line, number: int) -> str:
         if line.note:

@@ -72,7 +72,7 @@ if __name__ == "__main__":
     print(result["messages"][-1].text)
     print("\nsteps")
     for step in durable_agents.runs.get("refund-55").steps():
-        if step.kind != "node":
-            print(f"  by worker {step.worker[:6]}: {step.kind:<5}  {step.name}")
+        if step.kind in ("model", "tool"):
+            print(f"  {step.kind:<5}  {step.name:<13}  by worker {step.worker[:6]}")
     print("\nledger")
     print(LEDGER.read_text(), end="")

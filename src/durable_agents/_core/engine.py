@@ -5,6 +5,7 @@ module; there is one engine per process, and none in a forked child until it lau
 """
 
 import asyncio
+import atexit
 import contextlib
 import os
 import threading
@@ -16,6 +17,7 @@ from .errors import CancelRequested, ConfigurationError, DurableError, Ownership
 from .execution import Execution
 from .log import logger
 from .store import Store, open_store, runs
+from .threads import DaemonPool
 from .worker import Liveness, Worker
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 DATABASE_URL = "DURABLE_AGENTS_DATABASE_URL"
 DEFAULT_DATABASE_URL = "sqlite:///durable_agents.sqlite"
-_SHUTDOWN_SECONDS = 30.0
+_SHUTDOWN_SECONDS = 10.0
 
 RUNNERS: dict[str, "Runner"] = {}
 """Every runner made in this process, by its full name."""
@@ -34,10 +36,11 @@ class Engine:
 
     def __init__(self, store: Store, liveness: Liveness, max_runs: int) -> None:
         self.store, self._liveness, self._max_runs = store, liveness, max_runs
-        self.writers = ThreadPoolExecutor(8, thread_name_prefix="durable-agents-writer")
-        self._pool = ThreadPoolExecutor(max_runs, thread_name_prefix="durable-agents-run")
+        self.writers = DaemonPool(8, "durable-agents-writer")
+        self._pool = DaemonPool(max_runs, "durable-agents-run")
         self._live: dict[str, Execution] = {}
         self._strays: dict[tuple[str, str], int] = {}
+        self._shunned: set[str] = set()
         self._lock = threading.Lock()
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._home: asyncio.AbstractEventLoop | None = None
@@ -71,6 +74,10 @@ class Engine:
         runs.release(self.store, run_id, owner)
         self._wake.set()
 
+    def shun(self, run_id: str) -> None:
+        """Leave this run to other processes: somebody interrupted it here."""
+        self._shunned.add(run_id)
+
     def wake(self) -> None:
         """Look for queued runs now."""
         self._wake.set()
@@ -100,7 +107,7 @@ class Engine:
 
     def _claim(self) -> int:
         room = self._max_runs - len(self._live)
-        claimed = runs.claim(self.store, self.worker.id, list(RUNNERS), min(room, 32))
+        claimed = runs.claim(self.store, self.worker.id, list(RUNNERS), min(room, 32), shunned=self._shunned)
         for run_id, name, owner in claimed:
             self._dispatch(RUNNERS[name], run_id, owner)
         return len(claimed)
@@ -115,7 +122,7 @@ class Engine:
         if runner.is_async(execution):
             self.on_home_loop(_quietly_async(execution))
         else:
-            self._pool.submit(_quietly, execution)
+            self._pool.submit(lambda: _quietly(execution))
 
     # -- liveness
 
@@ -170,10 +177,10 @@ class Engine:
         self._stopping.set()
         self._wake.set()
         for execution in list(self._live.values()):
-            execution.stop(Released(f"run {execution.id!r} is released: this process shuts down"))
+            execution.stop(Released(f"run {execution.id!r} is released: its process shuts down"))
         for thread in self._threads:
             thread.join()
-        self._pool.shutdown(wait=False)
+        self._pool.close(wait=False)
         deadline = threading.Event()
         for _ in range(int(_SHUTDOWN_SECONDS / 0.02)):
             if not self._live:
@@ -181,7 +188,7 @@ class Engine:
             deadline.wait(0.02)
         for execution in list(self._live.values()):
             execution.release()
-        self.writers.shutdown(wait=True)
+        self.writers.close(wait=True)
         if self._home is not None:
             self._home.call_soon_threadsafe(self._home.stop)
         self.worker.leave()
@@ -250,6 +257,7 @@ def launch(
     with _launching:
         if _engine is None:
             _engine = _apart(lambda: Engine(open_store(url), liveness, max_runs))
+            atexit.register(shutdown)
         elif database_url is not None and _engine.store.url != url:
             raise ConfigurationError(
                 f"this process already runs on {_engine.store.url}; call shutdown() first"
@@ -257,12 +265,16 @@ def launch(
 
 
 def shutdown() -> None:
-    """Stop driving runs: steps in flight finish and are recorded, the runs are released for other workers."""
+    """Stop driving runs: steps in flight get ten seconds to finish and be recorded, the runs are released for others.
+
+    Called at the end of the process too, unless it is killed.
+    """
     global _engine
     with _launching:
         if _engine is not None:
             engine, _engine = _engine, None
-            _apart(engine.close)
+            atexit.unregister(shutdown)
+            engine.close()
 
 
 def current() -> Engine:

@@ -154,7 +154,7 @@ class Execution:
                 self.closing = signal
 
     def abort(self, error: Exception) -> Stop:
-        """The run cannot go on: it fails with `error`, even if the framework would handle that. Raise what is returned."""
+        """Fail the run with `error`, even if the framework would handle that: raise what this returns."""
         self.stop(Aborted(error))
         return self.journal.lost or self.closing or Aborted(error)
 
@@ -309,7 +309,9 @@ class Execution:
             self.stop(Released())
             self._drain()
             self._fail(error)
-        self.stop(Released())  # KeyboardInterrupt, SystemExit, a cancelled caller: any worker goes on
+        if not isinstance(error, asyncio.CancelledError):
+            self.engine.shun(self.id)  # KeyboardInterrupt, SystemExit: not here
+        self.stop(Released())
         self._drain()
         self.release()
         raise error

@@ -67,9 +67,9 @@ class Call:
             if self.kind == "tool":
                 raise self.run.abort(
                     DivergedError(
-                        f"step {self.path!r} of run {self.run.id!r} was recorded with other arguments than the replay "
-                        f"gives it: the code before it changed, or depends on something that is no step. Nothing ran, and "
-                        f"nothing is lost"
+                        f"step {self.path!r} of run {self.run.id!r} was recorded with other arguments than the "
+                        f"replay gives it: the code before it changed, or depends on something that is no step. "
+                        f"Nothing ran, and nothing is lost"
                     )
                 )
             logger.warning("step %r of run %r is served although its input changed", self.path, self.run.id)

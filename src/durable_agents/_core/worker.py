@@ -71,7 +71,7 @@ class Worker:
     def sweep(self) -> int:
         """Declare dead who is dead, and re-queue their runs; how many runs were re-queued."""
         now, live = time.monotonic(), self._liveness
-        if now - self._last_sweep > live.grace / 2 + live.heartbeat:
+        if now - self._last_sweep > live.grace:
             self._seen.clear()  # this process was late itself: what it saw before proves nothing
         self._last_sweep = now
         rows = self._store.query(

@@ -63,8 +63,8 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             and not ignore_checkpointer
         ):
             raise ConfigurationError(
-                f"the graph has a persistent checkpointer ({type(saver).__qualname__}). DurableGraph keeps its own state, "
-                f"and importing existing threads is not supported yet: leave them there with ignore_checkpointer=True"
+                f"the graph has a persistent checkpointer ({type(saver).__qualname__}). DurableGraph keeps its own "
+                f"state, and importing threads is not supported yet: leave them there with ignore_checkpointer=True"
             )
         allowed = compiled._serde_allowlist
         codec = graph_codec([*types_of(allowed), *types])

@@ -88,8 +88,8 @@ class GraphRunner(Runner):
         recorded, live = execution.input, execution.live
         if live is None and recorded["live"]:
             raise NotRecoverable(
-                f"run {execution.id!r} was called with {', '.join(recorded['live'])}, which could not be recorded and is "
-                f"gone with its process; pass plain data, or allow the types with types=[…] on the runner"
+                f"run {execution.id!r} was called with {', '.join(recorded['live'])}, which could not be recorded and "
+                f"is gone with its process; pass plain data, or allow the types with types=[…] on the runner"
             )
         config: RunnableConfig = live.config if live else self.codec.decode(recorded["config"])
         keywords: dict[str, Any] = dict(live.keywords if live else self.codec.decode(recorded["keywords"]))

@@ -57,18 +57,20 @@ class _SessionLock:
     def __init__(self, connect: Callable[[], psycopg.Connection[tuple[Any, ...]]], name: str) -> None:
         self._connect, self._name = connect, name
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._held = False
         self.refresh()
 
     def refresh(self) -> None:
         try:
-            if self._connection is not None:
+            if self._connection is None:
+                self._connection, self._held = self._connect(), False
+            if self._held:
                 self._connection.execute("SELECT 1")
-                return
+            else:  # never wait: the server may not have noticed yet that the connection of before is gone
+                sql = "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))"
+                ((self._held,),) = self._connection.execute(sql, (_LOCK_SPACE, self._name)).fetchall()
         except psycopg.Error:
-            self._connection = None
-        connection = self._connect()
-        connection.execute("SELECT pg_advisory_lock(hashtext(%s), hashtext(%s))", (_LOCK_SPACE, self._name))
-        self._connection = connection
+            self._connection = None  # the next heartbeat connects again
 
     def release(self) -> None:
         if self._connection is not None:

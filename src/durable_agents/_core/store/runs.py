@@ -20,7 +20,7 @@ record is the run's result; `workflow_output` only says where that is.
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -259,13 +259,20 @@ def _supersede(store: Store, tx: Transaction, thread: str, by: str) -> None:
 
 
 def claim(
-    store: Store, worker: str, names: Sequence[str], limit: int, only: str | None = None
+    store: Store,
+    worker: str,
+    names: Sequence[str],
+    limit: int,
+    *,
+    only: str | None = None,
+    shunned: Collection[str] = (),
 ) -> list[tuple[str, str, str]]:
     """Take queued runs, oldest first; of each thread the oldest, and only while no other run of it is active.
 
     Args:
         names: runners this process has. Rows of others stay where they are.
         only: claim just this run, also when it is reserved for this worker's own caller.
+        shunned: run ids to leave to others.
 
     Returns:
         (run id, runner name, owner token) per claimed run.
@@ -277,11 +284,11 @@ def claim(
         return []
     tie = "rowid" if store.dialect == "sqlite" else "workflow_uuid"
     marks = ", ".join("?" * len(names))
-    mine = (
-        "w.workflow_uuid = ? AND (w.executor_id IS NULL OR w.executor_id = ?)"
-        if only
-        else "w.executor_id IS NULL"
-    )
+    mine = "w.executor_id IS NULL"
+    if only is not None:
+        mine = "w.workflow_uuid = ? AND (w.executor_id IS NULL OR w.executor_id = ?)"
+    if shunned:
+        mine += f" AND w.workflow_uuid NOT IN ({', '.join('?' * len(shunned))})"
     token = uuid.uuid4().hex
     candidates = (
         f"SELECT w.workflow_uuid FROM workflow_status w WHERE w.queue_name IN {_QUEUES} AND w.status = 'ENQUEUED'"
@@ -300,7 +307,7 @@ def claim(
             f" started_at_epoch_ms = {store.now}, updated_at = {store.now}"
             f" WHERE status = 'ENQUEUED' AND workflow_uuid IN ({candidates})"
             " RETURNING workflow_uuid, name, queue_partition_key",
-            (token, worker, *names, *((only, worker) if only else ()), limit),
+            (token, worker, *names, *((only, worker) if only else ()), *shunned, limit),
         )
         for run_id, _, thread in rows:
             if thread is not None:
@@ -474,7 +481,8 @@ def request_cancel(store: Store, run_id: str) -> str:
     def work(tx: Transaction) -> str:
         tx.execute(
             "UPDATE workflow_status SET status = 'CANCELLED', owner_xid = NULL, deduplication_id = NULL,"
-            f" updated_at = {store.now}, completed_at = {store.now} WHERE workflow_uuid = ? AND status IN ('ENQUEUED', 'DELAYED')",
+            f" updated_at = {store.now}, completed_at = {store.now}"
+            " WHERE workflow_uuid = ? AND status IN ('ENQUEUED', 'DELAYED')",
             (run_id,),
         )
         tx.execute(

@@ -1,0 +1,60 @@
+"""A pool of daemon threads: Python does not wait for them at exit, where runs are released instead of finished."""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class DaemonPool:
+    """`submit` as `concurrent.futures.ThreadPoolExecutor` has it. Threads are made when all others are busy.
+
+    Args:
+        size: at most this many threads; further work waits its turn.
+        name: prefix of the threads' names.
+    """
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size, self._name = size, name
+        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
+        """Run `work` in a thread; the future cannot be cancelled once it was given."""
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()
+        self._work.put((future, work))
+        if not self._idle.acquire(blocking=False):
+            self._grow()
+        return future
+
+    def _grow(self) -> None:
+        with self._lock:
+            if len(self._threads) < self._size:
+                name = f"{self._name}-{len(self._threads)}"
+                thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            future, work = item
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+            del item, future, work  # an idle thread must not keep the last run alive
+            self._idle.release()
+
+    def close(self, wait: bool) -> None:
+        """Let the threads end when the work is done."""
+        for _ in self._threads:
+            self._work.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()

@@ -1,0 +1,33 @@
+"""forking.py [only launch]: a run whose tool forks a child that stays."""
+
+import os
+import sys
+import time
+
+from effects import effect
+from plain import Plain
+
+import durable_agents
+from durable_agents._core import step
+
+
+def body(input):
+    def tool():
+        if "child" in open(os.environ["LEDGER"]).read() if os.path.exists(os.environ["LEDGER"]) else False:
+            return "second worker"
+        if os.fork() == 0:
+            effect("child")
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(60)
+
+    return step("tool", "forks", tool)
+
+
+runner = Plain(body, "forking")
+if sys.argv[1:]:
+    durable_agents.launch()
+    print("works", flush=True)
+    sys.stdin.read()
+else:
+    runner.run(run_id="f")

@@ -1,0 +1,334 @@
+"""Launching: from anywhere, once, on a database that can be used; and its end."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plain import Plain
+
+import durable_agents
+from core.harness import Programs, eventually
+from durable_agents import errors, runs
+from durable_agents._core import RUN, astep, default_name, engine, step
+
+Agent = Callable[..., Plain]
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    yield
+    durable_agents.shutdown()
+    engine.RUNNERS.clear()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'runs.sqlite'}"
+
+
+def test_the_first_run_launches_on_a_file_in_the_working_directory(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(engine.DATABASE_URL, raising=False)
+    assert agent(lambda _: 1).run() == 1
+    assert (tmp_path / "durable_agents.sqlite").exists()
+
+
+def test_the_environment_names_the_database(
+    agent: Agent, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(engine.DATABASE_URL, url)
+    agent(lambda _: 1).run(run_id="env")
+    assert (tmp_path / "runs.sqlite").exists()
+    assert not (tmp_path / "durable_agents.sqlite").exists()
+
+
+def test_launch_twice_is_launch_once(database_url: str) -> None:
+    durable_agents.launch(database_url)
+    first = engine.current()
+    durable_agents.launch(database_url)
+    durable_agents.launch()
+    assert engine.current() is first
+    with pytest.raises(errors.ConfigurationError, match="already runs on"):
+        durable_agents.launch("sqlite:///another.sqlite")
+
+
+def test_launch_from_many_threads_is_launch_once(database_url: str) -> None:
+    callers = [threading.Thread(target=durable_agents.launch, args=(database_url,)) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(30)
+    assert [t.name for t in threading.enumerate()].count("durable-agents-claim") == 1
+
+
+async def test_launch_inside_a_loop_adopts_no_loop(agent: Agent, database_url: str) -> None:
+    durable_agents.launch(database_url)
+
+    async def body(_: None) -> Any:
+        return await astep("tool", "t", lambda: asyncio.sleep(0, threading.current_thread().name))
+
+    runner = agent(body)
+    mine = threading.current_thread().name
+    assert await runner.arun() == mine
+    queued = runner.start()
+    assert await queued.aresult(10) == "durable-agents-loop"
+
+
+def test_runs_of_one_process_in_several_loops(agent: Agent, database_url: str) -> None:
+    durable_agents.launch(database_url)
+
+    async def body(x: int) -> int:
+        return await astep("tool", "t", lambda: asyncio.sleep(0.01, x))
+
+    runner = agent(body)
+    results: dict[int, int] = {}
+    callers = [
+        threading.Thread(target=lambda n=n: results.update({n: asyncio.run(runner.arun(n))})) for n in range(6)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(20)
+    assert results == {n: n for n in range(6)}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "nonsense",
+        "mysql://user@host/db",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:////no/such/folder/runs.sqlite",
+        "postgresql://nobody:secret@127.0.0.1:1/none",
+        "postgresql://nobody:secret@127.0.0.1:port/none",
+        "sqlite:////dev/null",
+    ],
+)
+def test_a_database_that_cannot_be_used_is_said_at_once(bad: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        durable_agents.launch(bad)
+    assert "secret" not in str(caught.value)
+    assert engine.launched() is None
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a database " * 100)
+    with pytest.raises(errors.ConfigurationError, match=r"notes\.txt"):
+        durable_agents.launch(f"sqlite:///{tmp_path / 'notes.txt'}")
+    assert (tmp_path / "notes.txt").read_text() == "not a database " * 100
+
+
+def test_after_a_failed_launch_another_works(agent: Agent, url: str) -> None:
+    with pytest.raises(errors.ConfigurationError):
+        durable_agents.launch("nonsense")
+    durable_agents.launch(url)
+    assert agent(lambda _: 1).run() == 1
+
+
+@pytest.mark.parametrize("times", [{"heartbeat": 0}, {"grace": 0.1}, {"lease": 0.1}, {"poll": 0}])
+def test_times_that_make_no_sense(url: str, times: dict[str, float]) -> None:
+    with pytest.raises(errors.ConfigurationError, match="heartbeat <= grace <= lease"):
+        durable_agents.launch(url, **times)
+
+
+def test_errors_can_be_imported_by_name() -> None:
+    """`except` clauses want `from durable_agents.errors import RunWaiting`."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from durable_agents.errors import RunWaiting"], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_two_runners_of_one_name_are_an_error(agent: Agent) -> None:
+    Plain(lambda _: 1, "same")
+    with pytest.raises(errors.ConfigurationError, match=r"'plain\.same'"):
+        Plain(lambda _: 1, "same")
+
+
+def test_the_default_name_is_that_of_the_module_and_the_object() -> None:
+    assert default_name("app") == "test_launch.app"
+
+
+# -- shutdown
+
+
+def test_shutdown_records_the_step_in_flight_and_releases_the_run(agent: Agent, database_url: str) -> None:
+    durable_agents.launch(database_url)
+    started, calls = threading.Event(), []
+
+    def body(_: None) -> list[Any]:
+        step("tool", "a", lambda: (calls.append("a"), started.set(), time.sleep(0.3)))
+        step("tool", "b", lambda: calls.append("b"))
+        return calls
+
+    run = agent(body).start(run_id="r")
+    assert started.wait(10)
+    durable_agents.shutdown()
+    assert calls == ["a"]
+    durable_agents.launch(database_url)
+    assert run.result(10) == ["a", "b"]
+    assert [s.path for s in run.steps()] == ["tool:a", "tool:b"]
+
+
+def test_shutdown_twice_or_without_launch_is_nothing(url: str) -> None:
+    durable_agents.shutdown()
+    durable_agents.launch(url)
+    durable_agents.shutdown()
+    durable_agents.shutdown()
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("durable-agents-b")]
+
+
+async def test_shutdown_inside_the_loop_of_a_run_does_not_wait_for_itself(agent: Agent, url: str) -> None:
+    """Servers call it at the end of their lifespan, in the loop that their runs are driven in."""
+    durable_agents.launch(url)
+    started = asyncio.Event()
+
+    async def tool() -> None:
+        started.set()
+        await asyncio.sleep(0.2)
+
+    async def body(_: None) -> None:
+        await astep("tool", "t", tool)
+        await astep("tool", "u", tool)
+
+    task = asyncio.create_task(agent(body).arun(run_id="r"))
+    await started.wait()
+    begun = time.monotonic()
+    durable_agents.shutdown()
+    assert time.monotonic() - begun < 5
+    await asyncio.wait([task], timeout=5)
+
+
+def test_a_caller_that_waits_does_not_launch_again_after_shutdown(
+    agent: Agent, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    durable_agents.launch(url)
+    gate, caught = threading.Event(), []
+    runner = agent(lambda x: step("tool", "t", lambda: gate.wait(10)) if x else x)
+    held = runner.start(1, run_id="held", thread="t")
+    eventually(lambda: held.status == "running")
+
+    def call() -> None:
+        try:
+            runner.run(0, run_id="turn", thread="t")
+        except BaseException as error:
+            caught.append(error)
+
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    eventually(lambda: [r.id for r in runs.list(status="queued")] == ["turn"])
+    gate.set()
+    durable_agents.shutdown()
+    caller.join(5)
+    assert engine.launched() is None
+    assert not (tmp_path / "durable_agents.sqlite").exists()
+
+
+def test_shutdown_may_be_registered_with_atexit(url: str, tmp_path: Path) -> None:
+    script = (
+        "import atexit, durable_agents\n"
+        f"durable_agents.launch({url!r})\n"
+        "atexit.register(durable_agents.shutdown)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_process_that_ends_leaves_queued_runs_to_others(programs: Programs) -> None:
+    """It waits for the run it drives, but must not take new ones that it can no longer drive."""
+    programs.start("agents", "start", "order", "unused").ends()
+    ending = programs.start("ending")
+    ending.until("main ends")
+    worker = programs.start("agents", "work")
+    worker.until("works")
+    queued = programs.start("agents", "start", "order", "late")
+    assert queued.ends() == 0
+    durable_agents.launch(programs.database_url, poll=3600)
+    eventually(lambda: runs.get("late").status == "succeeded", 8, ending.output + worker.output)
+    (programs.home / "open").touch()
+    assert ending.ends() == 0
+
+
+# -- fork
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """The exit code of a forked child that does `work`: 0 when it raises nothing."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    for _ in range(1500):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    raise AssertionError("the child hangs")
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_launches_an_engine_of_its_own(agent: Agent, database_url: str) -> None:
+    durable_agents.launch(database_url)
+    runner = agent(lambda x: step("tool", "t", lambda: x))
+    runner.run(0, run_id="before")
+    parent = engine.current().worker.id
+
+    def work() -> None:
+        assert engine.launched() is None
+        durable_agents.launch(database_url)
+        assert engine.current().worker.id != parent
+        assert runner.run(1, run_id="child") == 1
+        durable_agents.shutdown()
+
+    assert in_child(work) == 0
+    assert runner.run(2, run_id="after") == 2
+    assert runs.get("child").result(1) == 1
+    assert engine.current().worker.beat()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_forked_inside_a_run_writes_nothing_of_it(agent: Agent, database_url: str) -> None:
+    """Tools use process pools; a step in a pool's child must not use the parent's connections."""
+    durable_agents.launch(database_url)
+
+    def child() -> None:
+        assert RUN.get() is None
+        assert step("tool", "in the child", lambda: 1) == 1
+
+    def body(_: None) -> int:
+        return step("tool", "forks", lambda: in_child(child))
+
+    assert agent(body).run(run_id="forks") == 0
+    assert [s.path for s in runs.get("forks").steps()] == ["tool:forks"]
+
+
+def test_a_forked_child_does_not_keep_its_parent_alive(programs: Programs) -> None:
+    """A pool's child outlives a killed parent: the parent's lock must be free all the same."""
+    parent = programs.start("forking")
+    eventually(lambda: "child" in programs.ledger.effects(), what=parent.output)
+    parent.kill()
+    worker = programs.start("forking", "only launch")
+    worker.until("works")
+    durable_agents.launch(programs.database_url, poll=3600)
+    eventually(lambda: runs.get("f").status == "succeeded", 6, worker.output)
+    child = programs.ledger.pids("child")[0]
+    os.kill(child, 0)  # it still lives
+    os.kill(child, 9)
