@@ -34,10 +34,11 @@ def start(folder: Path, hang: str) -> None:
 
 
 def recover(folder: Path) -> None:
-    """The process after it: it launches. What follows only looks on."""
+    """The process after it: it has the same agent, and launches."""
     shop.WORLD = shop.World(folder)
     durable_app(folder)
     durable_agents.launch()
+    # What follows only looks on.
     result = durable_agents.runs.get(RUN_ID).result(timeout=30)
     tell(folder, note=f"finished: {result['messages'][-1].content}")
     durable_agents.shutdown()

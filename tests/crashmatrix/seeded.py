@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
@@ -103,7 +104,7 @@ def unstable_key(world: World) -> Scenario:
     """Each process gives the provider another idempotency key."""
 
     def body(n: int) -> str:
-        return step("node", "n", lambda: charge(world, n), key=f"process-{os.getpid()}", leaf=False)
+        return step("node", "n", lambda: charge(world, n), key=uuid.uuid4().hex, leaf=False)
 
     return once(body)
 

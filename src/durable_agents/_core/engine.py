@@ -37,6 +37,7 @@ class Engine:
     def __init__(self, store: Store, liveness: Liveness, max_runs: int) -> None:
         self.store, self._liveness, self._max_runs = store, liveness, max_runs
         self.writers = DaemonPool(8, "durable-agents-writer")
+        self.settlers = DaemonPool(max_runs, "durable-agents-settle")  # these wait for writers
         self._pool = DaemonPool(max_runs, "durable-agents-run")
         self._live: dict[str, Execution] = {}
         self._strays: dict[tuple[str, str], int] = {}
@@ -181,6 +182,7 @@ class Engine:
         for thread in self._threads:
             thread.join()
         self._pool.close(wait=False)
+        self.settlers.close(wait=False)
         deadline = threading.Event()
         for _ in range(int(_SHUTDOWN_SECONDS / 0.02)):
             if not self._live:

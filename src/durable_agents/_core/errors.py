@@ -7,6 +7,7 @@
     ├── InputMismatch           the run id exists with another runner or input
     ├── RunWaiting              the run waits for an answer
     ├── RunCancelled            the run was cancelled
+    ├── RunReleased             the run left this process before its end, and goes on elsewhere
     ├── NotWaiting              an answer to a run or question that is not open
     ├── AlreadyAnswered         the question has another answer
     ├── NotRecoverable          a run that needs live arguments has none after a crash
@@ -56,6 +57,10 @@ class RunWaiting(DurableError):
 
 class RunCancelled(DurableError):
     """The run was cancelled."""
+
+
+class RunReleased(DurableError):
+    """The run left this process before its end: it shuts down, or another worker took the run over."""
 
 
 class NotWaiting(DurableError):

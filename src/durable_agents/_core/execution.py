@@ -80,6 +80,7 @@ class Execution:
         self._idle = threading.Condition()
         self._in_flight = 0
         self._tasks: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = set()
+        self._cancelled: set[asyncio.Task[Any]] = set()
         self.closing: Stop | None = None
         self._advanced = False
         self.memory: dict[str, Any] = {}
@@ -174,9 +175,21 @@ class Execution:
         return {question: answer for pause in self.pauses for question, answer in pause.answers.items()}
 
     def _cancel_tasks(self) -> None:
+        """The run is lost: unwind what awaits inside it."""
         for loop, task in list(self._tasks):
             if not loop.is_closed():
-                loop.call_soon_threadsafe(task.cancel)
+                loop.call_soon_threadsafe(self._cancel, task)
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        if any(task is ours for _, ours in self._tasks):
+            self._cancelled.add(task)
+            task.cancel()
+
+    def _take_back_cancel(self, task: asyncio.Task[Any] | None) -> None:
+        """The cancellation was ours and has arrived; its task goes on, to say what became of the run."""
+        if task in self._cancelled and task is not None:
+            self._cancelled.discard(task)
+            task.uncancel()
 
     def _drain(self) -> None:
         with self._idle:
@@ -228,6 +241,7 @@ class Execution:
             raise
         except BaseException as error:
             caught = error
+            self._take_back_cancel(task)
             return await self._settled(lambda: self._settle_error(caught))
         finally:
             if entry:
@@ -265,7 +279,10 @@ class Execution:
     async def astream(
         self, events: AsyncGenerator[Any, None], outcome: Callable[[], Any]
     ) -> AsyncGenerator[Any, None]:
-        """`stream` for async generators, which cannot return: `outcome()` is asked when they end."""
+        """`stream` for async generators, which cannot return: `outcome()` is asked when they end.
+
+        A consumer whose task is cancelled only detaches, and any worker goes on with the run.
+        """
         self.top = Scope()
         task = asyncio.current_task()
         entry = (asyncio.get_running_loop(), task) if task is not None else None
@@ -280,14 +297,17 @@ class Execution:
                         break
                 yield event
         except GeneratorExit:
-            self.stop(CancelRequested(f"run {self.id!r} was stopped by the consumer of its stream"))
+            detached = task is not None and task.cancelling()
+            stopped = CancelRequested(f"run {self.id!r} was stopped by the consumer of its stream")
+            self.stop(Released() if detached else stopped)
             with self.active():
                 await events.aclose()
-            with suppress(RunCancelled):
+            with suppress(RunCancelled, Released):
                 self._settle(None)
             raise
         except BaseException as error:
             caught = error
+            self._take_back_cancel(task)
             await self._settled(lambda: self._settle_error(caught))
             return
         finally:
@@ -299,7 +319,7 @@ class Execution:
 
     async def _settled(self, settle: Any) -> Any:
         """Settle in a thread. A cancelled caller detaches; what was begun is written all the same."""
-        future: Future[Any] = self.engine.writers.submit(settle)
+        future: Future[Any] = self.engine.settlers.submit(settle)
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def _settle_error(self, error: BaseException) -> Any:

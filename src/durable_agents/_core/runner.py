@@ -12,7 +12,15 @@ from . import engine
 from .answer import answer
 from .codec import JSON, Codec
 from .engine import RUNNERS, Engine
-from .errors import ConfigurationError, NotRecoverable, NotSupported, RunNotFound
+from .errors import (
+    ConfigurationError,
+    NotRecoverable,
+    NotSupported,
+    OwnershipLost,
+    Released,
+    RunNotFound,
+    RunReleased,
+)
 from .execution import Execution, Question, read_pauses
 from .opening import Request, open_run
 from .record import Record
@@ -78,27 +86,44 @@ class Runner:
     # -- the verbs' way into a run
 
     def call(self, request: Request, run_id: str | None = None) -> Any:
-        """Start the run and drive it here, or attach to it; the native result."""
-        found = self._enter(request, run_id)
-        return found.drive() if isinstance(found, Execution) else self._attached(found)
+        """Start the run and drive it here, or attach to it; the native result.
+
+        Raises:
+            RunReleased: this process shuts down; any worker goes on with the run.
+        """
+        entry = _Entry(self, request, run_id or new_id())
+        while isinstance(found := self._enter(entry), Execution):
+            try:
+                return found.drive()
+            except OwnershipLost:
+                continue  # somebody else has it: wait for that, or take it again
+            except Released as released:
+                raise RunReleased(str(released)) from None
+        return self._attached(found)
 
     async def acall(self, request: Request, run_id: str | None = None) -> Any:
         """`call` whose native loop is a coroutine: it runs in the caller's task."""
-        found = await self._aenter(request, run_id)
-        return (
-            await found.adrive()
-            if isinstance(found, Execution)
-            else await asyncio.to_thread(self._attached, found)
-        )
+        entry = _Entry(self, request, run_id or new_id())
+        while isinstance(found := await self._aenter(entry), Execution):
+            try:
+                return await found.adrive()
+            except OwnershipLost:
+                continue
+            except Released as released:
+                raise RunReleased(str(released)) from None
+        return await asyncio.to_thread(self._attached, found)
 
     def stream_call(
         self, request: Request, run_id: str | None, events: Callable[[Execution], Generator[Any, None, Any]]
     ) -> Generator[Any, None, None]:
         """Start the run and drive it as fast as the consumer asks for `events`, which return its outcome."""
-        found = self._enter(request, run_id)
+        found = self._enter(_Entry(self, request, run_id or new_id()))
         if isinstance(found, Run):
             raise self._no_stream(found)
-        yield from found.stream(events(found))
+        try:
+            yield from found.stream(events(found))
+        except (OwnershipLost, Released) as stop:
+            raise RunReleased(str(stop)) from None
 
     async def astream_call(
         self,
@@ -108,13 +133,15 @@ class Runner:
         outcome: Callable[[Execution], Any],
     ) -> AsyncGenerator[Any, None]:
         """`stream_call` for async generators; `outcome` is asked when they end."""
-        found = await self._aenter(request, run_id)
+        found = await self._aenter(_Entry(self, request, run_id or new_id()))
         if isinstance(found, Run):
             raise self._no_stream(found)
         stream = found.astream(events(found), lambda: outcome(found))
         try:
             async for event in stream:
                 yield event
+        except (OwnershipLost, Released) as stop:
+            raise RunReleased(str(stop)) from None
         finally:
             await stream.aclose()
 
@@ -145,9 +172,8 @@ class Runner:
         pauses = read_pauses(map(Record.load, runs.records(store, row.id)), self.codec)
         return row.id, pauses[-1]
 
-    def _enter(self, request: Request, run_id: str | None) -> Execution | Run:
+    def _enter(self, entry: "_Entry") -> Execution | Run:
         """The caller's way into a run: an execution to drive, or a run that has come to rest."""
-        entry = _Entry(self, request, run_id or new_id())
         try:
             while (found := entry.attempt()) is None:
                 time.sleep(_POLL_SECONDS)
@@ -156,8 +182,7 @@ class Runner:
             raise
         return found
 
-    async def _aenter(self, request: Request, run_id: str | None) -> Execution | Run:
-        entry = _Entry(self, request, run_id or new_id())
+    async def _aenter(self, entry: "_Entry") -> Execution | Run:
         try:
             while (found := await asyncio.to_thread(entry.attempt)) is None:
                 await asyncio.sleep(_POLL_SECONDS)
