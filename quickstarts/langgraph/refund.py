@@ -46,7 +46,9 @@ def write(line: str) -> None:
 class OfflineModel(BaseChatModel):
     """Stands in for a real model. It decides from the conversation, so the same after a crash."""
 
-    _llm_type = "offline"
+    @property
+    def _llm_type(self) -> str:
+        return "offline"
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
         return self

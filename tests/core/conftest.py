@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plain import Plain
 
 import durable_agents
 from core.harness import Ledger, Programs
 from durable_agents._core import engine
 from durable_agents._core.store import Store
+from plain import Plain
 
 
 @pytest.fixture

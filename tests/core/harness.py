@@ -59,7 +59,9 @@ class Program:
 
     def until(self, line: str, seconds: float = 30.0) -> None:
         """Wait until the program has printed this line."""
-        eventually(lambda: self.says(line) or self.process.poll() is not None, seconds, f"{line!r}: {self.output}")
+        eventually(
+            lambda: self.says(line) or self.process.poll() is not None, seconds, f"{line!r}: {self.output}"
+        )
         assert self.says(line), self.output
 
     @property
@@ -121,7 +123,12 @@ class Programs:
 def crash(run_id: str, after: int = 0) -> None:
     """Leave the run as a crash after its `after`-th record does, once a sweeper has noticed. 0: just before its end."""
     store = engine.current().store
-    last = after or store.query("SELECT max(function_id) - 1 FROM operation_outputs WHERE workflow_uuid = ?", (run_id,))[0][0]
+    last = (
+        after
+        or store.query(
+            "SELECT max(function_id) - 1 FROM operation_outputs WHERE workflow_uuid = ?", (run_id,)
+        )[0][0]
+    )
     store.execute("DELETE FROM operation_outputs WHERE workflow_uuid = ? AND function_id > ?", (run_id, last))
     store.execute("DELETE FROM workflow_output WHERE workflow_uuid = ?", (run_id,))
     store.execute(
@@ -134,5 +141,6 @@ def crash(run_id: str, after: int = 0) -> None:
 def steal(run_id: str) -> None:
     """Give the run to another worker, as a takeover does while this process is frozen."""
     engine.current().store.execute(
-        "UPDATE workflow_status SET owner_xid = 'thief', executor_id = 'thief' WHERE workflow_uuid = ?", (run_id,)
+        "UPDATE workflow_status SET owner_xid = 'thief', executor_id = 'thief' WHERE workflow_uuid = ?",
+        (run_id,),
     )

@@ -1,7 +1,6 @@
 """A process dies; its run is finished by a process that has only launched, and nothing finished runs again."""
 
 import signal
-import time
 
 import pytest
 

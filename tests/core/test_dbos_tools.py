@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plain import Plain
 
 from core.harness import eventually
 from durable_agents import errors, runs
 from durable_agents._core import RUN, engine, step
+from plain import Plain
 
 Agent = Callable[..., Plain]
 pytestmark = pytest.mark.usefixtures("launched")

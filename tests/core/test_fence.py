@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from plain import Plain
 
 from core.harness import crash, steal
 from durable_agents import runs
@@ -16,6 +15,7 @@ from durable_agents._core.errors import OwnershipLost
 from durable_agents._core.record import now_us
 from durable_agents._core.store import Store
 from durable_agents._core.store import runs as rows
+from plain import Plain
 
 Agent = Callable[..., Plain]
 pytestmark = pytest.mark.usefixtures("idle")
@@ -86,11 +86,15 @@ def test_a_zombie_moves_neither_its_record_nor_the_frameworks_rows(agent: Agent,
     def body(stolen: bool) -> None:
         run = RUN.get()
         assert run is not None
-        run.journal.commit(Draft("state", "state:first", "null"), [Statement(insert, ((run.id + "-1", b"\0"),))])
+        run.journal.commit(
+            Draft("state", "state:first", "null"), [Statement(insert, ((run.id + "-1", b"\0"),))]
+        )
         if stolen:
             steal(run.id)
         run.journal.stage([Statement(insert, ((run.id + "-2", b"1"), (run.id + "-3", b"2")))])
-        run.journal.commit(Draft("state", "state:second", "null"), [Statement(insert, ((run.id + "-4", b"3"),))])
+        run.journal.commit(
+            Draft("state", "state:second", "null"), [Statement(insert, ((run.id + "-4", b"3"),))]
+        )
 
     runner = agent(body)
     runner.run(False, run_id="owner")
@@ -109,7 +113,9 @@ def test_rows_that_fail_take_their_record_along(agent: Agent, store: Store) -> N
         run = RUN.get()
         assert run is not None
         run.journal.commit(Draft("state", "state:1", "null"), [Statement(insert, (("same", b""),))])
-        run.journal.commit(Draft("state", "state:2", "null"), [Statement(insert, (("new", b""), ("same", b"")))])
+        run.journal.commit(
+            Draft("state", "state:2", "null"), [Statement(insert, (("new", b""), ("same", b"")))]
+        )
 
     with pytest.raises(OwnershipLost):
         agent(body).run(run_id="r")
@@ -118,7 +124,7 @@ def test_rows_that_fail_take_their_record_along(agent: Agent, store: Store) -> N
 
 
 def test_the_records_of_two_owners_are_one_chain(agent: Agent, store: Store) -> None:
-    runner = agent(lambda _: [step("tool", n, lambda: n) for n in "abc"])
+    runner = agent(lambda _: [step("tool", n, lambda n=n: n) for n in "abc"])
     runner.run(run_id="r")
     crash("r", after=2)
     assert runner.run(run_id="r") == ["a", "b", "c"]
@@ -176,7 +182,8 @@ def record_of(store: Store, agent: Agent) -> tuple[str, tuple[Any, ...]]:
     with pytest.raises(KeyboardInterrupt):
         agent(body).run(run_id="f")
     store.execute(
-        "UPDATE workflow_status SET status = 'PENDING', owner_xid = ? WHERE workflow_uuid = 'f'", (steal_back[0],)
+        "UPDATE workflow_status SET status = 'PENDING', owner_xid = ? WHERE workflow_uuid = 'f'",
+        (steal_back[0],),
     )
     return rows._insert_record_sql(store).replace("?", "%s"), captured[0]
 
@@ -214,7 +221,9 @@ def test_a_record_waits_for_the_takeover_before_it_and_is_not_written(
     assert count(store, "f") == 1
 
 
-def test_a_record_after_a_takeover_that_failed_is_written(agent: Agent, store: Store, connections: Any) -> None:
+def test_a_record_after_a_takeover_that_failed_is_written(
+    agent: Agent, store: Store, connections: Any
+) -> None:
     zombie, taker = connections
     sql, params = record_of(store, agent)
     taker.execute(TAKE)
@@ -225,7 +234,9 @@ def test_a_record_after_a_takeover_that_failed_is_written(agent: Agent, store: S
     assert written == [1]
 
 
-def test_a_cancel_that_meets_the_run_parking_is_not_lost(agent: Agent, store: Store, connections: Any) -> None:
+def test_a_cancel_that_meets_the_run_parking_is_not_lost(
+    agent: Agent, store: Store, connections: Any
+) -> None:
     owner, _ = connections
     record_of(store, agent)
     owner.execute("UPDATE workflow_status SET status = 'DELAYED', owner_xid = NULL WHERE workflow_uuid = 'f'")
@@ -254,10 +265,7 @@ def test_a_cut_connection_is_opened_again(agent: Agent, store: Store) -> None:
     calls: list[int] = []
 
     def body(_: None) -> list[int]:
-        found = []
-        for n in range(6):
-            found.append(step("tool", "t", lambda n=n: (calls.append(n), cut(), n)[2]))
-        return found
+        return [step("tool", "t", lambda n=n: (calls.append(n), cut(), n)[2]) for n in range(6)]
 
     started = time.monotonic()
     assert agent(body).run(run_id="cut") == [0, 1, 2, 3, 4, 5]

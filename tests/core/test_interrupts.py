@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from plain import Plain
 
 from core.harness import Programs, eventually
 from durable_agents import errors, runs
 from durable_agents._core import RUN, astep, step
+from plain import Plain
 
 Agent = Callable[..., Plain]
 here = pytest.mark.usefixtures("sqlite")

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plain import Plain
 
 import durable_agents
 from core.harness import Programs, eventually
 from durable_agents import errors, runs
 from durable_agents._core import RUN, astep, default_name, engine, step
+from plain import Plain
 
 Agent = Callable[..., Plain]
 
@@ -26,6 +26,13 @@ def ended() -> Iterator[None]:
     yield
     durable_agents.shutdown()
     engine.RUNNERS.clear()
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[str]:
+    """A database that this process has left again before it is dropped."""
+    yield database_url
+    durable_agents.shutdown()
 
 
 @pytest.fixture
@@ -52,18 +59,18 @@ def test_the_environment_names_the_database(
     assert not (tmp_path / "durable_agents.sqlite").exists()
 
 
-def test_launch_twice_is_launch_once(database_url: str) -> None:
-    durable_agents.launch(database_url)
+def test_launch_twice_is_launch_once(database: str) -> None:
+    durable_agents.launch(database)
     first = engine.current()
-    durable_agents.launch(database_url)
+    durable_agents.launch(database)
     durable_agents.launch()
     assert engine.current() is first
     with pytest.raises(errors.ConfigurationError, match="already runs on"):
         durable_agents.launch("sqlite:///another.sqlite")
 
 
-def test_launch_from_many_threads_is_launch_once(database_url: str) -> None:
-    callers = [threading.Thread(target=durable_agents.launch, args=(database_url,)) for _ in range(8)]
+def test_launch_from_many_threads_is_launch_once(database: str) -> None:
+    callers = [threading.Thread(target=durable_agents.launch, args=(database,)) for _ in range(8)]
     for caller in callers:
         caller.start()
     for caller in callers:
@@ -71,8 +78,8 @@ def test_launch_from_many_threads_is_launch_once(database_url: str) -> None:
     assert [t.name for t in threading.enumerate()].count("durable-agents-claim") == 1
 
 
-async def test_launch_inside_a_loop_adopts_no_loop(agent: Agent, database_url: str) -> None:
-    durable_agents.launch(database_url)
+async def test_launch_inside_a_loop_adopts_no_loop(agent: Agent, database: str) -> None:
+    durable_agents.launch(database)
 
     async def body(_: None) -> Any:
         return await astep("tool", "t", lambda: asyncio.sleep(0, threading.current_thread().name))
@@ -84,8 +91,8 @@ async def test_launch_inside_a_loop_adopts_no_loop(agent: Agent, database_url: s
     assert await queued.aresult(10) == "durable-agents-loop"
 
 
-def test_runs_of_one_process_in_several_loops(agent: Agent, database_url: str) -> None:
-    durable_agents.launch(database_url)
+def test_runs_of_one_process_in_several_loops(agent: Agent, database: str) -> None:
+    durable_agents.launch(database)
 
     async def body(x: int) -> int:
         return await astep("tool", "t", lambda: asyncio.sleep(0.01, x))
@@ -93,7 +100,8 @@ def test_runs_of_one_process_in_several_loops(agent: Agent, database_url: str) -
     runner = agent(body)
     results: dict[int, int] = {}
     callers = [
-        threading.Thread(target=lambda n=n: results.update({n: asyncio.run(runner.arun(n))})) for n in range(6)
+        threading.Thread(target=lambda n=n: results.update({n: asyncio.run(runner.arun(n))}))
+        for n in range(6)
     ]
     for caller in callers:
         caller.start()
@@ -145,7 +153,9 @@ def test_times_that_make_no_sense(url: str, times: dict[str, float]) -> None:
 def test_errors_can_be_imported_by_name() -> None:
     """`except` clauses want `from durable_agents.errors import RunWaiting`."""
     done = subprocess.run(
-        [sys.executable, "-c", "from durable_agents.errors import RunWaiting"], capture_output=True, check=False
+        [sys.executable, "-c", "from durable_agents.errors import RunWaiting"],
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -163,8 +173,8 @@ def test_the_default_name_is_that_of_the_module_and_the_object() -> None:
 # -- shutdown
 
 
-def test_shutdown_records_the_step_in_flight_and_releases_the_run(agent: Agent, database_url: str) -> None:
-    durable_agents.launch(database_url)
+def test_shutdown_records_the_step_in_flight_and_releases_the_run(agent: Agent, database: str) -> None:
+    durable_agents.launch(database)
     started, calls = threading.Event(), []
 
     def body(_: None) -> list[Any]:
@@ -176,7 +186,7 @@ def test_shutdown_records_the_step_in_flight_and_releases_the_run(agent: Agent, 
     assert started.wait(10)
     durable_agents.shutdown()
     assert calls == ["a"]
-    durable_agents.launch(database_url)
+    durable_agents.launch(database)
     assert run.result(10) == ["a", "b"]
     assert [s.path for s in run.steps()] == ["tool:a", "tool:b"]
 
@@ -242,11 +252,13 @@ def test_shutdown_may_be_registered_with_atexit(url: str, tmp_path: Path) -> Non
         f"durable_agents.launch({url!r})\n"
         "atexit.register(durable_agents.shutdown)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_process_that_ends_leaves_queued_runs_to_others(programs: Programs) -> None:
+def test_a_process_that_ends_leaves_queued_runs_to_others(programs: Programs, database: str) -> None:
     """It waits for the run it drives, but must not take new ones that it can no longer drive."""
     programs.start("agents", "start", "order", "unused").ends()
     ending = programs.start("ending")
@@ -285,15 +297,15 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_launches_an_engine_of_its_own(agent: Agent, database_url: str) -> None:
-    durable_agents.launch(database_url)
+def test_a_forked_child_launches_an_engine_of_its_own(agent: Agent, database: str) -> None:
+    durable_agents.launch(database)
     runner = agent(lambda x: step("tool", "t", lambda: x))
     runner.run(0, run_id="before")
     parent = engine.current().worker.id
 
     def work() -> None:
         assert engine.launched() is None
-        durable_agents.launch(database_url)
+        durable_agents.launch(database)
         assert engine.current().worker.id != parent
         assert runner.run(1, run_id="child") == 1
         durable_agents.shutdown()
@@ -305,9 +317,9 @@ def test_a_forked_child_launches_an_engine_of_its_own(agent: Agent, database_url
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_child_forked_inside_a_run_writes_nothing_of_it(agent: Agent, database_url: str) -> None:
+def test_a_child_forked_inside_a_run_writes_nothing_of_it(agent: Agent, database: str) -> None:
     """Tools use process pools; a step in a pool's child must not use the parent's connections."""
-    durable_agents.launch(database_url)
+    durable_agents.launch(database)
 
     def child() -> None:
         assert RUN.get() is None
@@ -320,7 +332,7 @@ def test_a_child_forked_inside_a_run_writes_nothing_of_it(agent: Agent, database
     assert [s.path for s in runs.get("forks").steps()] == ["tool:forks"]
 
 
-def test_a_forked_child_does_not_keep_its_parent_alive(programs: Programs) -> None:
+def test_a_forked_child_does_not_keep_its_parent_alive(programs: Programs, database: str) -> None:
     """A pool's child outlives a killed parent: the parent's lock must be free all the same."""
     parent = programs.start("forking")
     eventually(lambda: "child" in programs.ledger.effects(), what=parent.output)

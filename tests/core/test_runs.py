@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from plain import Plain
 
 import durable_agents
 from core.harness import Programs, crash, eventually
 from durable_agents import errors, runs
 from durable_agents._core import RUN, Usage, step
+from plain import Plain
 
 Agent = Callable[..., Plain]
 here = pytest.mark.usefixtures("launched")
@@ -204,10 +204,22 @@ def test_a_run_tells_its_steps_status_and_usage(agent: Agent) -> None:
     runner = agent(body)
     runner.run(run_id="told")
     run = runs.get("told")
-    assert (run.id, run.status, run.runner, run.error, run.questions) == ("told", "succeeded", runner.name, None, {})
+    assert (run.id, run.status, run.runner, run.error, run.questions) == (
+        "told",
+        "succeeded",
+        runner.name,
+        None,
+        {},
+    )
     assert run.usage == Usage("gpt", 5, 2)
     model, bad, retried = run.steps()
-    assert (model.path, model.kind, model.name, model.attempts, model.error) == ("model:gpt", "model", "gpt", 1, None)
+    assert (model.path, model.kind, model.name, model.attempts, model.error) == (
+        "model:gpt",
+        "model",
+        "gpt",
+        1,
+        None,
+    )
     assert (bad.error, retried.attempts) == ("bad", 2)
     assert {s.epoch for s in run.steps()} == {1}
     assert all(s.started <= s.ended for s in run.steps())

@@ -9,12 +9,12 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
-from plain import Plain, Steer
 
 import durable_agents
 from core.harness import crash
 from durable_agents import DurableError, errors, idempotency_key, runs
 from durable_agents._core import RUN, Usage, astep, begin, is_replaying, scope, step
+from plain import Plain, Steer
 
 pytestmark = pytest.mark.usefixtures("sqlite")
 Agent = Callable[..., Plain]
@@ -122,7 +122,8 @@ def test_the_same_name_in_threads_never_swaps_results(agent: Agent) -> None:
     def body(_: None) -> list[str]:
         with ThreadPoolExecutor(3) as pool:
             started = [
-                pool.submit(copy_context().run, step, "tool", "f", lambda c=c: lookup(c), input=c) for c in "abc"
+                pool.submit(copy_context().run, step, "tool", "f", lambda c=c: lookup(c), input=c)
+                for c in "abc"
             ]
             return [future.result() for future in started]
 
@@ -196,7 +197,9 @@ def test_a_container_that_was_killed_runs_again_over_its_finished_steps(agent: A
         (("a", ""), ("a", "#2")),
     ],
 )
-def test_different_steps_never_share_a_path(agent: Agent, one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_different_steps_never_share_a_path(
+    agent: Agent, one: tuple[str, str], other: tuple[str, str]
+) -> None:
     """Names come from models and users: a tool may be called `x#2`."""
 
     def body(_: None) -> list[str]:
@@ -216,7 +219,13 @@ def test_a_nested_path_is_not_a_name_with_a_slash(agent: Agent) -> None:
     assert runner.run() == ["inner", "outer"]
 
 
-NAMES = {"zero": "zero\0byte", "surrogate": "lone\ud800surrogate", "feed": "line\nfeed", "é☃": "é☃😀", "long": "x" * 5000}
+NAMES = {
+    "zero": "zero\0byte",
+    "surrogate": "lone\ud800surrogate",
+    "feed": "line\nfeed",
+    "é☃": "é☃😀",
+    "long": "x" * 5000,
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -385,7 +394,9 @@ def test_what_the_framework_steers_with_is_no_error(agent: Agent) -> None:
 # -- results that are no data
 
 
-def test_an_opaque_container_runs_again_over_its_steps(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_opaque_container_runs_again_over_its_steps(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
     calls = Calls()
 
     def node() -> Any:
@@ -632,13 +643,16 @@ def test_many_runs_that_fail_at_once_record_what_is_in_flight(agent: Agent) -> N
             raise ValueError("sibling")
 
         await asyncio.gather(
-            astep("tool", "slow", lambda: asyncio.sleep(1.0, "slow"), key="1"), astep("tool", "bad", fails, key="2")
+            astep("tool", "slow", lambda: asyncio.sleep(1.0, "slow"), key="1"),
+            astep("tool", "bad", fails, key="2"),
         )
 
     runner = agent(body)
 
     async def main() -> list[Any]:
-        return await asyncio.gather(*(runner.arun(run_id=f"many-{n}") for n in range(12)), return_exceptions=True)
+        return await asyncio.gather(
+            *(runner.arun(run_id=f"many-{n}") for n in range(12)), return_exceptions=True
+        )
 
     started = time.monotonic()
     assert {type(error) for error in asyncio.run(main())} == {ValueError}

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from plain import Plain
 
 from core.harness import eventually
 from durable_agents import errors, runs
 from durable_agents._core import RUN, step
+from plain import Plain
 
 Agent = Callable[..., Plain]
 pytestmark = pytest.mark.usefixtures("launched")

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from plain import Plain
 
 import durable_agents
 from core.harness import Programs, eventually
 from durable_agents import errors, runs
-from durable_agents._core import RUN, Pause, engine, step
+from durable_agents._core import RUN, Pause, Request, engine, step
 from durable_agents._core.store import Store
+from plain import Plain
 
 Agent = Callable[..., Plain]
 here = pytest.mark.usefixtures("launched")
@@ -161,12 +161,15 @@ def test_a_native_answer_is_driven_by_its_caller(agent: Agent) -> None:
     found = runner.waiting_run("t")
     assert found is not None
     assert (found[0], found[1].questions) == ("w", {"q": 1})
-    execution = runner.answer_call("w", {None: "yes"}, live="callback")
-    assert execution.drive() == ["yes", "callback", threading.current_thread().name]
-    again = runner.answer_call("w", {None: "yes"}, live=None)
-    assert again.result() == ["yes", "callback", threading.current_thread().name]
+
+    def answer(value: str, live: Any) -> Any:
+        return runner.call(Request(None, "t", live, answers={None: value}), "w")
+
+    mine = ["yes", "callback", threading.current_thread().name]
+    assert answer("yes", "callback") == mine
+    assert answer("yes", None) == mine
     with pytest.raises(errors.AlreadyAnswered):
-        runner.answer_call("w", {None: "no"}, live=None)
+        answer("no", None)
     assert runner.waiting_run("t") is None
 
 

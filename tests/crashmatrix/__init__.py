@@ -8,7 +8,7 @@ database of its own is killed there, another one only launches the library, and 
     python -m crashmatrix --all
     python -m crashmatrix --scenario chain --db sqlite --point 17 --mode strict
 
-Scenarios live in `integrations/<framework>/scenarios.py`; `api.py` is what they are written with.
+Scenarios live in `integrations/<framework>/scenarios`; `api.py` is what they are written with.
 """
 
 from .api import Answer, Resume, Scenario, Turn, scenario

@@ -9,6 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from . import databases, matrix
@@ -23,7 +24,7 @@ def main() -> int:
     arguments = _arguments()
     families = _families(arguments)
     if arguments.list:
-        return max(_apart(lambda family=family: _list(family)) for family in families)
+        return max(_apart(partial(_list, family)) for family in families)
     folder = Path(tempfile.mkdtemp(prefix="crashmatrix-", dir=arguments.folder))
     try:
         with databases.running(arguments.db or databases.NAMES, folder, arguments.jobs) as running:
@@ -34,7 +35,10 @@ def main() -> int:
 
 
 def _run(
-    arguments: argparse.Namespace, families: Sequence[Family], running: Sequence[databases.Database], folder: Path
+    arguments: argparse.Namespace,
+    families: Sequence[Family],
+    running: Sequence[databases.Database],
+    folder: Path,
 ) -> int:
     codes = []
     for number, family in enumerate(families):
@@ -46,25 +50,43 @@ def _run(
             jobs=arguments.jobs,
         )
         room = Room(folder / family.name, arguments.timeout, arguments.keep)
-        codes.append(_apart(lambda family=family, choice=choice, room=room: _family(family, choice, running, room)))
+        codes.append(_apart(partial(_family, family, choice, running, room)))
     return _total(folder, families, codes)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="crashmatrix", description="Kill agents at every boundary of their runs.")
+    parser = argparse.ArgumentParser(
+        prog="crashmatrix", description="Kill agents at every boundary of their runs."
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--all", action="store_true", help="every point of every scenario")
-    what.add_argument("--fixed", type=int, metavar="N", help="a fixed sample of N points, spread over everything")
-    what.add_argument("--scenario", action="append", default=[], metavar="NAME", help="only this one; a pattern like 'async_*'")
+    what.add_argument(
+        "--fixed", type=int, metavar="N", help="a fixed sample of N points, spread over everything"
+    )
+    what.add_argument(
+        "--scenario",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this one; a pattern like 'async_*'",
+    )
     what.add_argument("--list", action="store_true", help="print the scenarios")
-    parser.add_argument("--framework", action="append", metavar="NAME", help="only its scenarios: " + _names())
-    parser.add_argument("--module", action="append", type=Path, metavar="FILE", help="scenarios of this file instead")
+    parser.add_argument(
+        "--framework", action="append", metavar="NAME", help="only its scenarios: " + _names()
+    )
+    parser.add_argument(
+        "--module", action="append", type=Path, metavar="FILE", help="scenarios of this file instead"
+    )
     parser.add_argument("--db", action="append", choices=databases.NAMES, help="default: both")
     parser.add_argument("--mode", action="append", choices=matrix.MODES, help="default: both")
     parser.add_argument("--point", type=int, metavar="K", help="only the point of this number")
     parser.add_argument("--jobs", type=int, default=4, metavar="N", help="points at a time (default 4)")
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="seconds per process (default 30)")
-    parser.add_argument("--folder", metavar="DIR", help="where databases lie while it runs (default: temporary)")
+    parser.add_argument(
+        "--timeout", type=float, default=30.0, metavar="S", help="seconds per process (default 30)"
+    )
+    parser.add_argument(
+        "--folder", metavar="DIR", help="where databases lie while it runs (default: temporary)"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the files of failed points")
     return parser.parse_args()
 
@@ -128,7 +150,10 @@ def _total(folder: Path, families: Sequence[Family], codes: Sequence[int]) -> in
     found = [matrix.Summary(**json.loads(file.read_text())) for file in files if file.exists()]
     points, failures = sum(summary.points for summary in found), sum(summary.failures for summary in found)
     broken = [family.name for family, file in zip(families, files, strict=True) if not file.exists()]
-    print(f"\n{points} kill points in all, {failures} failures" + (f"; broke off: {', '.join(broken)}" if broken else ""))
+    print(
+        f"\n{points} kill points in all, {failures} failures"
+        + (f"; broke off: {', '.join(broken)}" if broken else "")
+    )
     if not points:
         print("nothing was killed, so nothing was shown")
     return max(*codes, 0 if points else 1, 0)

@@ -77,6 +77,7 @@ class Scenario:
         is_async: whether calls are awaited, all on one event loop.
         show: what is left behind, read from the runner and from the native agent (such as the state of a thread).
         native: the agent without the runner. Its results, effects and `show` must be the uncrashed durable run's.
+        may_fail: whether a run may end in an error; else an uncrashed run that does is a mistake of the scenario.
     """
 
     runner: Any
@@ -84,6 +85,7 @@ class Scenario:
     is_async: bool = False
     show: Callable[[Any], Any] | None = None
     native: Any = None
+    may_fail: bool = False
 
 
 Build = Callable[[World], Scenario]

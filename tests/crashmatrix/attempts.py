@@ -75,7 +75,9 @@ def uncrashed(room: Room, subject: Subject, place: int) -> Attempt[Outcome]:
     outcome = Outcome(subject)
     url = subject.database.prepare(folder, place)
     end = yield fork(
-        lambda: child.live(subject.build, folder, subject.database, url, None, False), folder / "output", room.timeout
+        lambda: child.live(subject.build, folder, subject.database, url, None, False),
+        folder / "output",
+        room.timeout,
     )
     outcome.cpu = end.cpu
     if end.code != 0:
@@ -84,6 +86,9 @@ def uncrashed(room: Room, subject: Subject, place: int) -> Attempt[Outcome]:
         seen = _read(folder / "lived")
         points = sorted(Point(**point) for point in seen["points"])
         outcome.reference = Reference(seen, World(folder).effects(), points)
+        if not seen["may_fail"]:
+            failed = [run["outcome"] for run in seen["runs"].values() if run["status"] == "failed"]
+            outcome.problems += [f"the uncrashed run fails: {error}" for error in failed]
         if not points:
             outcome.problems.append("the scenario has no boundaries: nothing durable happens in it")
     _leave(room, folder, outcome)

@@ -13,7 +13,7 @@ from .world import Effect
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A scenario as it goes uncrashed: what its process saw, the effects it had, and where it could have been killed."""
+    """A scenario uncrashed: what its process saw, the effects it had, and where it could have been killed."""
 
     seen: dict[str, Any]
     effects: Sequence[Effect]
@@ -35,7 +35,11 @@ def against_native(reference: Reference, native: dict[str, Any], effects: Sequen
 
 
 def after_kill(
-    reference: Reference, seen: dict[str, Any], before: Sequence[Effect], after: Sequence[Effect], death: Death
+    reference: Reference,
+    seen: dict[str, Any],
+    before: Sequence[Effect],
+    after: Sequence[Effect],
+    death: Death,
 ) -> list[str]:
     """What is wrong with a run that was killed.
 
@@ -53,7 +57,11 @@ def after_kill(
 
 
 def _effects(
-    reference: Reference, at_kill: dict[str, Any], before: Sequence[Effect], after: Sequence[Effect], death: Death
+    reference: Reference,
+    at_kill: dict[str, Any],
+    before: Sequence[Effect],
+    after: Sequence[Effect],
+    death: Death,
 ) -> list[str]:
     want, got = _count(reference.effects), _count(after)
     may_repeat = Counter(effect.name for effect in before if _may_repeat(effect, at_kill, death))
@@ -65,9 +73,11 @@ def _effects(
                 f"repeated, the steps of the others were recorded at the kill or were not being killed"
             )
     keys, usual_keys = _keys(after), _keys(reference.effects)
-    for name in sorted(want & got):
-        if keys[name] != usual_keys[name]:
-            found.append(f"effect {name!r} had {keys[name]} idempotency keys, uncrashed {usual_keys[name]}")
+    found += [
+        f"effect {name!r} had {keys[name]} idempotency keys, uncrashed {usual_keys[name]}"
+        for name in sorted(want & got)
+        if keys[name] != usual_keys[name]
+    ]
     return found
 
 

@@ -24,7 +24,7 @@ from .boundaries import Boundaries, Point, stable
 from .databases import Database
 from .world import World
 
-LAUNCH = {"heartbeat": 0.02, "grace": 0.04, "poll": 0.01, "lease": 20.0}
+LAUNCH: Any = {"heartbeat": 0.02, "grace": 0.04, "poll": 0.01, "lease": 20.0}
 """A death is noticed in a tenth of a second; the lease is for a machine under load, where nobody dies."""
 _LOOK_SECONDS = 0.005
 
@@ -41,7 +41,8 @@ def live(build: Build, folder: Path, database: Database, url: str, kill: Point |
     turns = play.turns(0)
     points = [asdict(point) for point in boundaries.passed]
     left = play.left()
-    _save(folder / "lived", {"turns": turns, "points": points, "imported": sorted(set(sys.modules) - imported), **left})
+    lived = {"turns": turns, "points": points, "may_fail": play.may_fail, **left}
+    _save(folder / "lived", {**lived, "imported": sorted(set(sys.modules) - imported)})
 
 
 def recover(build: Build, folder: Path, database: Database, url: str) -> None:
@@ -76,6 +77,7 @@ class Play:
     def __init__(self, scenario: Scenario, native: bool = False) -> None:
         self._scenario, self._native = scenario, native
         self._app = scenario.native if native else scenario.runner
+        self.may_fail = scenario.may_fail
 
     def turns(self, first: int) -> dict[str, Any]:
         """Take the turns from this one on; number → what came of it."""
@@ -92,17 +94,17 @@ class Play:
         return found
 
     def _said(self, step: Step) -> dict[str, Any]:
-        if isinstance(step, Answer) and not self._native:
-            return self._answer(step)
         try:
+            if isinstance(step, Answer) and not self._native:
+                return self._answer(step)
             return {"returned": shown(self._say(step))}
         except Exception as error:
             return {"returned": _raised(error)}
 
     async def _asaid(self, step: Step) -> dict[str, Any]:
-        if isinstance(step, Answer) and not self._native:
-            return await asyncio.to_thread(self._answer, step)
         try:
+            if isinstance(step, Answer) and not self._native:
+                return await asyncio.to_thread(self._answer, step)
             said = self._say(step)
             return {"returned": shown(await said if inspect.isawaitable(said) else said)}
         except Exception as error:
@@ -162,7 +164,10 @@ class Play:
     def left(self) -> dict[str, Any]:
         """Everything at the end: the runs with their records, whose chains are checked, and the state."""
         store = engine.current().store
-        found = {run.id: {**_run(run), "records": _chain(store, run.id)} for run in durable_agents.runs.list(limit=1000)}
+        found = {
+            run.id: {**_run(run), "records": _chain(store, run.id)}
+            for run in durable_agents.runs.list(limit=1000)
+        }
         return {"runs": found, "state": self.state()}
 
 
@@ -174,7 +179,7 @@ def _run(run: durable_agents.Run) -> dict[str, Any]:
         except durable_agents.DurableError as error:
             outcome = _raised(error)
     elif status == "failed":
-        outcome = _raised(error) if (error := run.error) else ""
+        outcome = _raised(run.error or RuntimeError("without an error"))
     else:
         outcome = shown(sorted(map(repr, run.questions.values())))
     return {"status": status, "outcome": outcome, "usage": shown(run.usage)}

@@ -6,11 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
-from plain import Plain
-
 from crashmatrix import Answer, Scenario, Turn, World, scenario
 from durable_agents import Run, Usage
 from durable_agents._core import RUN, astep, step
+from plain import Plain
 
 
 class Tools:
@@ -24,7 +23,9 @@ class Tools:
             self.world.effect(f"model {prompt}")
             return f"answer to {prompt}"
 
-        return step("model", "m", answer, input=prompt, usage=lambda text: Usage("fake", len(prompt), len(text)))
+        return step(
+            "model", "m", answer, input=prompt, usage=lambda text: Usage("fake", len(prompt), len(text))
+        )
 
     def charge(self, amount: int) -> str:
         def call() -> str:
@@ -55,7 +56,7 @@ class Tools:
             return step("tool", "flaky", call, attempt=2)
 
 
-def _once(body: Any, is_async: bool = False) -> Scenario:
+def _once(body: Any, is_async: bool = False, may_fail: bool = False) -> Scenario:
     """One run of a body, that is natively the function itself."""
     return Scenario(
         runner=Plain(body),
@@ -68,6 +69,7 @@ def _once(body: Any, is_async: bool = False) -> Scenario:
         ],
         is_async=is_async,
         native=body,
+        may_fail=may_fail,
     )
 
 
@@ -146,7 +148,7 @@ def failing(world: World) -> Scenario:
         tools.charge(n)
         raise LookupError("no such order")
 
-    return _once(body)
+    return _once(body, may_fail=True)
 
 
 @scenario
@@ -238,3 +240,21 @@ def slow_siblings(world: World) -> Scenario:
             return [*(future.result() for future in futures), tools.charge(n)]
 
     return _once(body)
+
+
+@scenario
+def async_slow_siblings(world: World) -> Scenario:
+    """The same on one event loop, which a strict kill must leave to the siblings."""
+
+    async def slow(amount: int) -> str:
+        async def call() -> str:
+            world.effect(f"slow {amount}")
+            await asyncio.sleep(0.03)
+            return f"slow receipt {amount}"
+
+        return await astep("tool", "slow", call, input=str(amount))
+
+    async def body(n: int) -> list[str]:
+        return await asyncio.gather(*[slow(amount) for amount in range(n)])
+
+    return _once(body, is_async=True)

@@ -82,7 +82,12 @@ class Postgres:
             ).fetchall()
             # `replica`: in whatever order the tables refer to each other.
             connection.execute(
-                ";".join(["SET session_replication_role = replica", *(f"DELETE FROM {table}" for (table,) in tables)])
+                ";".join(
+                    [
+                        "SET session_replication_role = replica",
+                        *(f"DELETE FROM {table}" for (table,) in tables),
+                    ]
+                )
             )
 
     def settle(self, url: str) -> None:
@@ -122,7 +127,9 @@ def running(names: Sequence[str], folder: Path, jobs: int) -> Iterator[list[Data
 
             server = stack.enter_context(postgres.running())
             _migrated(server.create_database("template"), folder)
-            urls = tuple(server.create_database(f"place_{place}", template="template") for place in range(jobs))
+            urls = tuple(
+                server.create_database(f"place_{place}", template="template") for place in range(jobs)
+            )
             pid = int((server.home / "data" / "postmaster.pid").read_text().split()[0])
             found.append(Postgres(urls, pid))
         yield found

@@ -1,4 +1,4 @@
-"""Where scenarios are found: one module per framework, loaded only where the framework is installed."""
+"""Where scenarios are found: one module or package per framework, loaded only where the framework is installed."""
 
 import importlib
 import importlib.util
@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
+_NEEDED_BY_ALL = (
+    "dbos._sys_db",
+    "psycopg",
+    "durable_agents._core.store.sqlite",
+    "durable_agents._core.store.postgres",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +21,7 @@ class Family:
 
     Args:
         name: the framework's.
-        file: the module with the scenarios.
+        file: the module with the scenarios, or the folder of a package.
         needs: the package that must be installed.
     """
 
@@ -29,10 +35,13 @@ class Family:
 
     def load(self) -> None:
         """Import its scenarios, and what every child would import again."""
-        for module in ("dbos._sys_db", "psycopg", "durable_agents._core.store.sqlite", "durable_agents._core.store.postgres"):
-            importlib.import_module(module)
+        for needed in _NEEDED_BY_ALL:
+            importlib.import_module(needed)
         name = f"crashmatrix_scenarios_{self.name}"
-        spec = importlib.util.spec_from_file_location(name, self.file)
+        file, inside = (
+            (self.file / "__init__.py", [str(self.file)]) if self.file.is_dir() else (self.file, None)
+        )
+        spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=inside)
         if spec is None or spec.loader is None:
             raise ImportError(f"{self.file} is no Python module")
         module = importlib.util.module_from_spec(spec)
@@ -47,16 +56,17 @@ def _is_installed(package: str) -> bool:
         return False
 
 
+def _of(name: str, needs: str) -> Family:
+    folder = REPOSITORY / "integrations" / name
+    package, module = folder / "scenarios", folder / "scenarios.py"
+    return Family(name, package if package.is_dir() else module, needs)
+
+
 FAMILIES = (
     Family("core", Path(__file__).with_name("core_scenarios.py")),
-    *(
-        Family(name, REPOSITORY / "integrations" / name / "scenarios.py", needs)
-        for name, needs in {
-            "langgraph": "langgraph",
-            "crewai": "crewai",
-            "adk": "google.adk",
-            "strands": "strands",
-            "openai_agents": "agents",
-        }.items()
-    ),
+    _of("langgraph", "langgraph"),
+    _of("crewai", "crewai"),
+    _of("adk", "google.adk"),
+    _of("strands", "strands"),
+    _of("openai_agents", "agents"),
 )

@@ -105,7 +105,9 @@ def run_all(attempts: Iterable[Callable[[int], Attempt[T]]], jobs: int, done: Ca
                     more = False
                     break
                 _advance(begun(free[-1]), None, places, free, free.pop(), done)
-            ended = [(place, end) for place, (_, child) in places.items() if (end := _look(child)) is not None]
+            ended = [
+                (place, end) for place, (_, child) in places.items() if (end := _look(child)) is not None
+            ]
             for place, end in ended:
                 attempt, _ = places.pop(place)
                 _advance(attempt, end, places, free, place, done)

@@ -38,7 +38,9 @@ def _around(owner: Any, name: str, hook: Callable[..., Any]) -> None:
     setattr(owner, name, hooked)
 
 
-def _write(boundaries: Boundaries, original: Any, self: journal.Journal, draft: Any, rows: Any, write: Any) -> Any:
+def _write(
+    boundaries: Boundaries, original: Any, self: journal.Journal, draft: Any, rows: Any, write: Any
+) -> Any:
     place, outside = Place(self.run_id, draft.path), Place(self.run_id, "")
     boundaries.await_death_if_doomed(place)
     if draft.kind == CLOSE:

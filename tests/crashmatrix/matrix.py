@@ -1,5 +1,6 @@
 """The matrix of one family of scenarios, in a warm process of its own."""
 
+import contextlib
 import fnmatch
 import importlib
 import resource
@@ -66,8 +67,15 @@ def run(choice: Choice, databases: Sequence[Database], room: Room, report: Repor
     forks.run_all(map(begin, kills), choice.jobs, lambda outcome: report.killed(outcome, len(kills)))
     report.table()
     summary = Summary(report.points.total(), report.failures.total(), _cpu(databases) - used)
-    each = f"; {summary.cpu / summary.points:.2f} s of CPU each, with harness and server" if summary.points else ""
-    print(f"{summary.points} points, {summary.failures} failed, in {time.monotonic() - began:.0f} s{each}", flush=True)
+    each = (
+        f"; {summary.cpu / summary.points:.2f} s of CPU each, with harness and server"
+        if summary.points
+        else ""
+    )
+    print(
+        f"{summary.points} points, {summary.failures} failed, in {time.monotonic() - began:.0f} s{each}",
+        flush=True,
+    )
     return summary
 
 
@@ -80,7 +88,8 @@ def _uncrashed(choice: Choice, subjects: Sequence[Subject], room: Room, report: 
         if outcome.reference is None:
             return
         for module in outcome.reference.seen.pop("imported"):
-            importlib.import_module(module)
+            with contextlib.suppress(ImportError):  # a name that only its package knows
+                importlib.import_module(module)
         if not outcome.problems:
             found.append(outcome)
 
@@ -115,4 +124,6 @@ def _plan(choice: Choice, outcomes: Sequence[Outcome]) -> list[Kill]:
 
 def _cpu(databases: Sequence[Database]) -> float:
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in own) + sum(database.cpu() for database in databases)
+    return sum(usage.ru_utime + usage.ru_stime for usage in own) + sum(
+        database.cpu() for database in databases
+    )

@@ -19,13 +19,17 @@ def sample(kills: Iterable[Kill], size: int) -> list[Kill]:
     by_scenario: dict[str, dict[str, list[Kill]]] = defaultdict(lambda: defaultdict(list))
     for kill in kills:
         by_scenario[kill.subject.name][kill.point.kind].append(kill)
-    spread = [_interleaved([_shuffled(kind) for kind in by_scenario[name].values()]) for name in sorted(by_scenario)]
+    spread = [
+        _interleaved([_shuffled(kind) for kind in by_scenario[name].values()]) for name in sorted(by_scenario)
+    ]
     return _interleaved(spread)[:size]
 
 
 def _shuffled(kills: Sequence[Kill]) -> list[Kill]:
     def fate(kill: Kill) -> bytes:
-        return hashlib.sha256(f"{kill.subject.name} {kill.point} {kill.mode} {kill.subject.database.name}".encode()).digest()
+        return hashlib.sha256(
+            f"{kill.subject.name} {kill.point} {kill.mode} {kill.subject.database.name}".encode()
+        ).digest()
 
     return sorted(kills, key=fate)
 

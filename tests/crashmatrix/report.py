@@ -41,15 +41,13 @@ class Report:
         self.cpu[row] += outcome.cpu
         if kill := outcome.kill:
             only = f"--scenario {row[0]} --db {row[1]} --point {kill.number} --mode {kill.mode}"
-            self._problems(outcome, only, f"point {kill.number} of {len(kill.reference.points)}, {kill.mode}: {kill.point}")
-        now = time.monotonic()
+            what = f"point {kill.number} of {len(kill.reference.points)}, {kill.mode}: {kill.point}"
+            self._problems(outcome, only, what)
+        now, done, failed = time.monotonic(), self.points.total(), self.failures.total()
         if now - self._said > _EVERY_SECONDS:
             self._said = now
-            done = self.points.total()
-            print(
-                f"  {done} of {planned} points, {self.failures.total()} failed, {done / (now - self._began):.0f} points/s",
-                flush=True,
-            )
+            speed = done / (now - self._began)
+            print(f"  {done} of {planned} points, {failed} failed, {speed:.0f} points/s", flush=True)
 
     def _problems(self, outcome: Outcome, only: str, what: str) -> None:
         row = (outcome.subject.name, outcome.subject.database.name)
@@ -67,7 +65,9 @@ class Report:
 
     def table(self) -> None:
         width = max((len(name) for name, _ in self.points), default=8)
-        print(f"\n{'scenario':{width}}  {'database':10} {'points':>6} {'failed':>6} {'late':>5} {'CPU/point':>9}")
+        print(
+            f"\n{'scenario':{width}}  {'database':10} {'points':>6} {'failed':>6} {'late':>5} {'CPU/point':>9}"
+        )
         for row in sorted(self.points):
             points = self.points[row]
             each = f"{self.cpu[row] / points:.3f} s" if points else "-"
@@ -75,4 +75,6 @@ class Report:
                 f"{row[0]:{width}}  {row[1]:10} {points:6} {self.failures[row]:6} {self.late[row]:5} {each:>9}"
                 + ("  FAILED" if self.failures[row] else "")
             )
+        if self.late.total():
+            print("late: strict kills that did not wait any longer for a sibling, such as a node that asks")
         sys.stdout.flush()

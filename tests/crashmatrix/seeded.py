@@ -1,4 +1,4 @@
-"""Scenarios with a bug each, to show that the harness finds it; `test_crashmatrix_selfcheck.py` names what it must say."""
+"""Scenarios with a bug each; `test_crashmatrix_selfcheck.py` says how the harness must complain of it."""
 
 import itertools
 import os
@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
-from plain import Plain
-
 from crashmatrix import Answer, Scenario, Turn, World, scenario
 from durable_agents import Usage, is_replaying
 from durable_agents._core import RUN, Draft, Execution, step
+from plain import Plain
 
 
 def once(body: Any, native: Any = None) -> Scenario:
@@ -134,7 +133,7 @@ class Stuck(Plain):
     """Never comes to an end in the process that recovers."""
 
     def drive(self, execution: Execution) -> Any:
-        if execution.epoch > 1:
+        if execution.journal._epoch > 1:
             time.sleep(3600)
         return super().drive(execution)
 
@@ -153,11 +152,16 @@ def forgets_its_state(world: World) -> Scenario:
     seen: list[str] = []
 
     def body(n: int) -> str:
-        receipt = step("tool", "charge", lambda: (world.effect("charge"), seen.append("charged"), "receipt")[2])
-        return receipt + charge(world, n)
+        def call() -> str:
+            seen.append("charged")
+            return charge(world, 1)
+
+        return step("node", "pay", call, leaf=False) + charge(world, n)
 
     return Scenario(
-        runner=Plain(body), turns=[Turn("r1", lambda app, run_id: app.run(2, run_id=run_id))], show=lambda app: seen
+        runner=Plain(body),
+        turns=[Turn("r1", lambda app, run_id: app.run(2, run_id=run_id))],
+        show=lambda app: seen,
     )
 
 
@@ -216,6 +220,15 @@ def without_boundaries(world: World) -> Scenario:
 @scenario
 def breaks_uncrashed(world: World) -> Scenario:
     raise RuntimeError("this scenario cannot be built")
+
+
+@scenario
+def fails_uncrashed(world: World) -> Scenario:
+    def body(n: int) -> str:
+        charge(world, n)
+        raise LookupError("no such order")
+
+    return once(body)
 
 
 @scenario

@@ -1,8 +1,8 @@
 """agents.py COMMAND ...: a script with several runners.
 
-    work                     only launch, and go on until stdin ends
-    run RUNNER RUN_ID [IN]   call the runner's verb and print its result
-    start RUNNER RUN_ID [IN] queue a run and end
+work                     only launch, and go on until stdin ends
+run RUNNER RUN_ID [IN]   call the runner's verb and print its result
+start RUNNER RUN_ID [IN] queue a run and end
 """
 
 import asyncio
@@ -10,27 +10,26 @@ import json
 import logging
 import os
 import sys
-import time
 
 from effects import effect, gate
-from plain import Plain
 
 import durable_agents
 from durable_agents._core import RUN, astep, scope, step
+from plain import Plain
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 
 
 def order(input):
     """Three tools, one after the other."""
-    return [step("tool", name, lambda: effect(name)) for name in ("reserve", "charge", "mail")]
+    return [step("tool", name, lambda name=name: effect(name)) for name in ("reserve", "charge", "mail")]
 
 
 async def aorder(input):
     async def tool(name):
         return effect(name)
 
-    return [await astep("tool", name, lambda: tool(name)) for name in ("reserve", "charge", "mail")]
+    return [await astep("tool", name, lambda name=name: tool(name)) for name in ("reserve", "charge", "mail")]
 
 
 async def fan(input):
@@ -59,7 +58,12 @@ def gated(input):
 def nested(input):
     """A node with tools inside, in a scope."""
     with scope("agent"):
-        return step("node", "outer", lambda: [step("tool", n, lambda: effect(n)) for n in ("in-1", "in-2")], leaf=False)
+        return step(
+            "node",
+            "outer",
+            lambda: [step("tool", n, lambda n=n: effect(n)) for n in ("in-1", "in-2")],
+            leaf=False,
+        )
 
 
 def retried(input):
@@ -109,7 +113,7 @@ def interrupted(input):
 def long(input):
     """Many small steps."""
     for number in range(input):
-        step("tool", "part", lambda: (effect("last") if number == input - 1 else "") + "x" * 1000)
+        step("tool", "part", lambda last=number == input - 1: (effect("last") if last else "") + "x" * 1000)
     return input
 
 

@@ -3,17 +3,19 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 from effects import effect
-from plain import Plain
 
 import durable_agents
 from durable_agents._core import step
+from plain import Plain
 
 
 def body(input):
     def tool():
-        if "child" in open(os.environ["LEDGER"]).read() if os.path.exists(os.environ["LEDGER"]) else False:
+        ledger = Path(os.environ["LEDGER"])
+        if ledger.exists() and "child" in ledger.read_text():
             return "second worker"
         if os.fork() == 0:
             effect("child")
