@@ -4,8 +4,8 @@ Wrap an agent in one line (`durable_agents.langgraph.DurableGraph(graph)`, or `d
 an id, and it finishes, however often its process dies.
 """
 
+from . import errors
 from ._core import engine as _engine
-from ._core import errors
 from ._core import run as runs
 from ._core.errors import DurableError, RunWaiting
 from ._core.record import Usage

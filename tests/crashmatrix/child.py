@@ -50,7 +50,7 @@ def recover(build: Build, folder: Path, database: Database, url: str) -> None:
     hooks.skip_migration()
     database.settle(url)
     at_kill = _records(url)
-    play = Play(build(World(folder)))
+    play = Play(build(World(folder, recovers=True)))
     durable_agents.launch(url, **LAUNCH)
     play.rest()
     done = play.landed(at_kill)

@@ -111,9 +111,13 @@ def nested(world: World) -> Scenario:
 def threads(world: World) -> Scenario:
     tools = Tools(world)
 
+    def late(amount: int) -> str:
+        time.sleep(world.latency(amount, 3))
+        return tools.charge(amount)
+
     def body(n: int) -> list[str]:
         with ThreadPoolExecutor(3) as pool:
-            futures = [pool.submit(copy_context().run, tools.charge, amount) for amount in range(3)]
+            futures = [pool.submit(copy_context().run, late, amount) for amount in range(3)]
             return [*(future.result() for future in futures), tools.model("report")]
 
     return _once(body)
@@ -123,8 +127,12 @@ def threads(world: World) -> Scenario:
 def gather(world: World) -> Scenario:
     tools = Tools(world)
 
+    async def late(amount: int) -> str:
+        await asyncio.sleep(world.latency(amount, 3))
+        return await tools.acharge(amount, pause=0.002)
+
     async def body(n: int) -> list[str]:
-        receipts = await asyncio.gather(*[tools.acharge(amount, pause=amount * 0.005) for amount in range(n)])
+        receipts = await asyncio.gather(*[late(amount) for amount in range(n)])
         return [*receipts, await tools.acharge(n)]
 
     return _once(body, is_async=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -12,26 +12,34 @@ T = TypeVar("T")
 
 
 def sample(kills: Iterable[Kill], size: int) -> list[Kill]:
-    """A fixed sample, spread over scenarios, and in each over kinds of boundary, databases and modes.
+    """A fixed sample, spread over scenarios, and in each over databases and kinds of boundary.
 
     The choice depends on names only, so it is the same every time.
     """
-    by_scenario: dict[str, dict[str, list[Kill]]] = defaultdict(lambda: defaultdict(list))
-    for kill in kills:
-        by_scenario[kill.subject.name][kill.point.kind].append(kill)
-    spread = [
-        _interleaved([_shuffled(kind) for kind in by_scenario[name].values()]) for name in sorted(by_scenario)
+    scenarios = [
+        _interleaved([_by_kind(found) for found in _groups(same, lambda kill: kill.subject.database.name)])
+        for same in _groups(kills, lambda kill: kill.subject.name)
     ]
-    return _interleaved(spread)[:size]
+    return _interleaved(scenarios)[:size]
 
 
-def _shuffled(kills: Sequence[Kill]) -> list[Kill]:
-    def fate(kill: Kill) -> bytes:
-        return hashlib.sha256(
-            f"{kill.subject.name} {kill.point} {kill.mode} {kill.subject.database.name}".encode()
-        ).digest()
+def _by_kind(kills: Sequence[Kill]) -> list[Kill]:
+    """One kind of boundary after the other, beginning with another one in each scenario."""
+    kinds = [sorted(kind, key=_fate) for kind in _groups(kills, lambda kill: kill.point.kind)]
+    return _interleaved(sorted(kinds, key=lambda kind: _fate(kind[0])))
 
-    return sorted(kills, key=fate)
+
+def _fate(kill: Kill) -> bytes:
+    return hashlib.sha256(
+        f"{kill.subject.name} {kill.subject.database.name} {kill.mode} {kill.point}".encode()
+    ).digest()
+
+
+def _groups(kills: Iterable[Kill], name: Callable[[Kill], str]) -> list[list[Kill]]:
+    found: dict[str, list[Kill]] = defaultdict(list)
+    for kill in kills:
+        found[name(kill)].append(kill)
+    return [found[key] for key in sorted(found)]
 
 
 def _interleaved(lists: Sequence[list[T]]) -> list[T]:

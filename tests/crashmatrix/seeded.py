@@ -81,18 +81,17 @@ def keyed_by_arrival(world: World) -> Scenario:
 
     def body(n: int) -> list[str]:
         arrivals = itertools.count()
-        replays = is_replaying()
 
-        def call(name: str) -> str:
-            time.sleep(0.02 if (name == "a") == replays else 0)
-            return step("tool", "work", lambda: acted(name), key=str(next(arrivals)))
+        def call(rank: int) -> str:
+            time.sleep(world.latency(rank, 2) * 4)
+            return step("tool", "work", lambda: acted(f"work {rank}"), key=str(next(arrivals)))
 
         def acted(name: str) -> str:
             world.effect(name)
             return name
 
         with ThreadPoolExecutor(2) as pool:
-            futures = [pool.submit(copy_context().run, call, name) for name in ("a", "b")]
+            futures = [pool.submit(copy_context().run, call, rank) for rank in range(2)]
             return [*(future.result() for future in futures), charge(world, n)]
 
     return once(body)

@@ -10,6 +10,8 @@ from durable_agents._core import RUN, SCOPE
 
 from .boundaries import AFTER_EFFECT, BEFORE_EFFECT, Boundaries, Place
 
+_LATENCY_SECONDS = 0.005
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:
@@ -39,11 +41,12 @@ class World:
     Args:
         folder: where the ledger lies.
         boundaries: those of this process; None where nothing is counted.
+        recovers: whether this process goes on after a crash.
     """
 
-    def __init__(self, folder: Path, boundaries: Boundaries | None = None) -> None:
+    def __init__(self, folder: Path, boundaries: Boundaries | None = None, recovers: bool = False) -> None:
         self._ledger = folder / "ledger"
-        self._boundaries = boundaries
+        self._boundaries, self._recovers = boundaries, recovers
 
     def effect(self, name: str) -> None:
         """Do something that cannot be undone: one line in the ledger, on disk, between two boundaries.
@@ -58,6 +61,15 @@ class World:
         self._boundaries.cross(BEFORE_EFFECT, done.place, name)
         self._boundaries.act(done.place, lambda: self._append(done))
         self._boundaries.cross(AFTER_EFFECT, done.place, name)
+
+    def latency(self, rank: int, of: int) -> float:
+        """How long, in seconds, a call takes to arrive; after a crash parallel calls arrive the other way round.
+
+        Args:
+            rank: which of the calls it is, from 0.
+            of: how many there are.
+        """
+        return _LATENCY_SECONDS * (of - 1 - rank if self._recovers else rank)
 
     def is_first(self, name: str) -> bool:
         """Whether the effect, which the caller has just had, was never had by another step: for what fails at first.

@@ -1,6 +1,7 @@
 """Models and tools: in nodes, in agents, streamed, in turns of a conversation."""
 
 import asyncio
+import time
 from typing import Any
 
 from langchain.agents import create_agent
@@ -81,9 +82,13 @@ def gather_in_node(world: World) -> Scenario:
     charge, _ = tools_of(world)
     model = Model(world=world)
 
+    async def late(rank: int, call: Any, *args: Any) -> Any:
+        await asyncio.sleep(world.latency(rank, 3))
+        return await call(*args)
+
     async def act(state: Any) -> Any:
-        replies = await asyncio.gather(*[model.ainvoke(f"question {n}") for n in range(3)])
-        receipts = await asyncio.gather(*[charge.ainvoke({"amount": n}) for n in range(3)])
+        replies = await asyncio.gather(*[late(n, model.ainvoke, f"question {n}") for n in range(3)])
+        receipts = await asyncio.gather(*[late(n, charge.ainvoke, {"amount": n}) for n in range(3)])
         return {"log": [*(reply.text for reply in replies), *receipts]}
 
     graph = kept(in_a_row(act=act, after=acting(world, "after", is_async=True)))
@@ -94,9 +99,13 @@ def gather_in_node(world: World) -> Scenario:
 def threads_in_node(world: World) -> Scenario:
     charge, mail = tools_of(world)
 
+    def late(amount: int) -> Any:
+        time.sleep(world.latency(amount, 3))
+        return charge.invoke({"amount": amount})
+
     def act(state: Any) -> Any:
         with ContextThreadPoolExecutor(3) as pool:
-            receipts = list(pool.map(lambda amount: charge.invoke({"amount": amount}), range(3)))
+            receipts = list(pool.map(late, range(3)))
         return {"log": [*receipts, mail.invoke({"to": "ann"})]}
 
     return told(kept(in_a_row(act=act, after=acting(world, "after"))), invoke(BEGIN))

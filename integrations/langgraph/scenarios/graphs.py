@@ -1,6 +1,7 @@
 """Shapes of graphs."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -119,12 +120,25 @@ def subgraph_in_node(world: World) -> Scenario:
 
 @scenario
 def subgraphs_in_threads(world: World) -> Scenario:
-    inner = inner_graph(world).compile(checkpointer=False)
+    return _in_threads(world, inner_graph(world).compile())
+
+
+@scenario
+def stateless_subgraphs_in_threads(world: World) -> Scenario:
+    return _in_threads(world, inner_graph(world).compile(checkpointer=False))
+
+
+def _in_threads(world: World, inner: Any) -> Scenario:
+    """A node calls a graph twice at once; after a crash the second call comes first."""
+
+    def late(rank: int) -> Any:
+        time.sleep(world.latency(rank, 2))
+        return inner.invoke({"log": ["x"] * (1 + 2 * rank)})["log"]
 
     def call(state: Any) -> Any:
         with ThreadPoolExecutor(2) as pool:
-            calls = [pool.submit(copy_context().run, inner.invoke, {"log": ["x"] * n}) for n in (1, 3)]
-            return {"log": [line for called in calls for line in called.result()["log"]]}
+            calls = [pool.submit(copy_context().run, late, rank) for rank in range(2)]
+            return {"log": [line for called in calls for line in called.result()]}
 
     return told(kept(in_a_row(call=call, after=acting(world, "after"))), invoke(BEGIN))
 

@@ -60,12 +60,16 @@ def interrupt_answered(world: World, is_async: bool) -> Scenario:
 
 
 def _asking_twice(world: World) -> Any:
+    """A node whose two questions have a recorded step between them, and one before and after."""
+    charge, mail = tools_of(world)
+
     def act(state: Any) -> Any:
+        mail.invoke({"to": "ask"})
         first = interrupt("first?")
-        world.effect(f"first {first}")
+        paid = charge.invoke({"amount": len(first)})
         second = interrupt("second?")
-        world.effect(f"second {second}")
-        return {"log": [first, second]}
+        world.effect(f"{first}, {second}")
+        return {"log": [first, paid, second, mail.invoke({"to": second})]}
 
     return kept(in_a_row(act=act, after=acting(world, "after")))
 

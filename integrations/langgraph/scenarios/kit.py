@@ -180,7 +180,7 @@ class StreamingModel(Model):
         for word in re.findall(r"\S+\s*", reply.text):
             yield ChatGenerationChunk(message=AIMessageChunk(content=word))
         last = AIMessageChunk(
-            "", usage_metadata=reply.usage_metadata, response_metadata=reply.response_metadata
+            content="", usage_metadata=reply.usage_metadata, response_metadata=reply.response_metadata
         )
         last.chunk_position = "last"
         yield ChatGenerationChunk(message=last)

@@ -38,6 +38,8 @@ def answer(
             _check_repeated(run_id, row.state, pauses, values)
             return None
         pause = pauses[-1]
+        if all(_is_repeated(run_id, pauses[:-1], key, value) for key, value in values.items()):
+            return None
         named = {_question(run_id, pause, key): value for key, value in values.items()}
         last = records[-1]
         draft = Draft(ANSWER, f"{WAIT}:{pause.number}/{ANSWER}", dumps(codec.encode(named)))
@@ -52,6 +54,18 @@ def answer(
         return runs.reopen(store, tx, record, worker)
 
     return store.transact(work)
+
+
+def _is_repeated(run_id: str, past: list[Question], key: str | None, value: Any) -> bool:
+    """Whether a question of an earlier pause gets the answer again that it has got."""
+    for pause in past:
+        if key is not None and key in pause.answers:
+            if pause.answers[key] != value:
+                raise AlreadyAnswered(
+                    f"question {key!r} of run {run_id!r} has been answered with another value"
+                )
+            return True
+    return False
 
 
 def _question(run_id: str, pause: Question, key: str | None) -> str:

@@ -16,14 +16,17 @@ import enum
 import json
 import math
 import uuid
+import zoneinfo
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import pydantic
+from pydantic_core import PydanticUndefined
 
 from .errors import EncodingError
 
 TAG = "$"
+_BIG = 2**1024  # beyond, parsers of JSON refuse numbers
 
 
 class Codec(Protocol):
@@ -47,6 +50,33 @@ def type_name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
+def _encode_datetime(value: dt.datetime) -> list[Any]:
+    zone = value.tzinfo
+    if isinstance(zone, zoneinfo.ZoneInfo) and zone.key:
+        return [value.replace(tzinfo=None).isoformat(), value.fold, zone.key]
+    if zone is not None and type(zone) is not dt.timezone:
+        raise EncodingError(
+            f"a datetime has a time zone of type {type(zone).__qualname__}; use zoneinfo or datetime.timezone"
+        )
+    return [value.isoformat(), value.fold]
+
+
+def _decode_datetime(data: list[Any]) -> dt.datetime:
+    value = dt.datetime.fromisoformat(data[0]).replace(fold=data[1])
+    return value.replace(tzinfo=zoneinfo.ZoneInfo(data[2])) if len(data) > 2 else value
+
+
+def _is_text(value: str) -> bool:
+    """Whether JSON gives the string back: two lone surrogates side by side would come back as one character."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 _PLAIN: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     bytes: ("bytes", lambda v: base64.b64encode(v).decode(), base64.b64decode),
     bytearray: (
@@ -55,11 +85,7 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda s: bytearray(base64.b64decode(s)),
     ),
     complex: ("complex", lambda v: [v.real, v.imag], lambda v: complex(*v)),
-    dt.datetime: (
-        "datetime",
-        lambda v: [v.isoformat(), v.fold],
-        lambda v: dt.datetime.fromisoformat(v[0]).replace(fold=v[1]),
-    ),
+    dt.datetime: ("datetime", _encode_datetime, _decode_datetime),
     dt.date: ("date", dt.date.isoformat, dt.date.fromisoformat),
     dt.time: ("time", dt.time.isoformat, dt.time.fromisoformat),
     dt.timedelta: (
@@ -96,12 +122,19 @@ class JsonCodec:
         self._hooks = {type_name(cls): coders for cls, coders in (hooks or {}).items()}
 
     def encode(self, value: Any) -> Any:
-        return self._encode(value, "value", set())
+        try:
+            return self._encode(value, "value", set())
+        except RecursionError:
+            raise EncodingError("the value is nested too deeply") from None
 
     def _encode(self, value: Any, where: str, above: set[int]) -> Any:
         cls = type(value)
-        if value is None or cls is str or cls is bool or cls is int:
+        if value is None or cls is bool:
             return value
+        if cls is str:
+            return value if _is_text(value) else {TAG: "str", "v": [ord(char) for char in value]}
+        if cls is int:
+            return value if -_BIG < value < _BIG else {TAG: "int", "v": hex(value)}
         if cls is float:
             return value if math.isfinite(value) else {TAG: "float", "v": repr(value)}
         if plain := _PLAIN.get(cls):
@@ -119,7 +152,7 @@ class JsonCodec:
         if cls is list:
             return [self._encode(v, f"{where}[{i}]", above) for i, v in enumerate(value)]
         if cls is dict:
-            if all(type(k) is str for k in value) and TAG not in value:
+            if TAG not in value and all(type(k) is str and _is_text(k) for k in value):
                 return {k: self._encode(v, f"{where}.{k}", above) for k, v in value.items()}
             pairs = [
                 [self._encode(k, f"key of {where}", above), self._encode(v, f"{where}[{k!r}]", above)]
@@ -138,7 +171,29 @@ class JsonCodec:
                 f"{where} is a {cls.__module__}.{cls.__qualname__}, which may not be stored; "
                 f"allow it with types=[{cls.__name__}] on the runner, or return plain data"
             )
-        return {TAG: "type", "t": name, "v": self._encode(_fields(value), where, above)}
+        fields = self._model_fields(value) if isinstance(value, pydantic.BaseModel) else _fields(value)
+        return {TAG: "type", "t": name, "v": self._encode(fields, where, above)}
+
+    def _model_fields(self, model: pydantic.BaseModel) -> dict[str, Any]:
+        """What a model consists of. Private attributes without durable form, such as a client, start anew."""
+        known = type(model).model_fields
+        parts: dict[str, Any] = {
+            "fields": {k: v for k, v in model.__dict__.items() if k in known},
+            "set": sorted(model.model_fields_set),
+        }
+        if model.__pydantic_extra__:
+            parts["extra"] = model.__pydantic_extra__
+        private = {k: v for k, v in (model.__pydantic_private__ or {}).items() if self._is_durable(v)}
+        if private:
+            parts["private"] = private
+        return parts
+
+    def _is_durable(self, value: Any) -> bool:
+        try:
+            self._encode(value, "", set())
+        except EncodingError:
+            return False
+        return True
 
     def decode(self, data: Any) -> Any:
         if isinstance(data, list):
@@ -153,6 +208,10 @@ class JsonCodec:
             return {self.decode(k): self.decode(v) for k, v in value}
         if tag == "float":
             return float(value)
+        if tag == "int":
+            return int(value, 16)
+        if tag == "str":
+            return "".join(map(chr, value))
         if plain := _PLAIN_BY_TAG.get(tag):
             return plain(value)
         if sequence := _SEQUENCES_BY_TAG.get(tag):
@@ -167,10 +226,12 @@ class JsonCodec:
             raise EncodingError(
                 f"a stored value is a {name}, which is not allowed here; add it with types=[…] on the runner"
             )
+        if issubclass(cls, enum.Flag):
+            return cls(value)
         if issubclass(cls, enum.Enum):
             return cls[value]
         if issubclass(cls, pydantic.BaseModel):
-            return _model(cls, value["fields"], set(value["set"]))
+            return _model(cls, value)
         built = object.__new__(cls)
         for field, content in value.items():
             object.__setattr__(built, field, content)
@@ -179,28 +240,28 @@ class JsonCodec:
 
 def _fields(value: Any) -> Any:
     """What a typed value consists of, without calling anything of its class."""
+    if isinstance(value, enum.Flag):
+        return value.value
     if isinstance(value, enum.Enum):
         return value.name
-    if isinstance(value, pydantic.BaseModel):
-        fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
-        return {"fields": fields, "set": sorted(value.model_fields_set)}
     if dataclasses.is_dataclass(value):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if hasattr(value, f.name)}
     raise EncodingError(f"{type(value).__qualname__} is neither a pydantic model, a dataclass nor an enum")
 
 
-def _model(cls: type[pydantic.BaseModel], fields: dict[str, Any], fields_set: set[str]) -> pydantic.BaseModel:
+def _model(cls: type[pydantic.BaseModel], parts: dict[str, Any]) -> pydantic.BaseModel:
     """The model as it was, without validating: validators may reject, change or act on what they already accepted."""
     built = cls.__new__(cls)
-    known = cls.model_fields
-    extra = {k: v for k, v in fields.items() if k not in known}
-    private = {k: v.get_default() for k, v in cls.__private_attributes__.items()}
-    object.__setattr__(built, "__dict__", {k: v for k, v in fields.items() if k in known})
-    object.__setattr__(built, "__pydantic_fields_set__", fields_set)
-    object.__setattr__(
-        built, "__pydantic_extra__", extra if cls.model_config.get("extra") == "allow" else None
-    )
-    object.__setattr__(built, "__pydantic_private__", private or None)
+    private = {}
+    for name, attribute in cls.__private_attributes__.items():
+        value = parts.get("private", {}).get(name, attribute.get_default())
+        if value is not PydanticUndefined:
+            private[name] = value
+    extra = parts.get("extra", {}) if cls.model_config.get("extra") == "allow" else None
+    object.__setattr__(built, "__dict__", parts["fields"])
+    object.__setattr__(built, "__pydantic_fields_set__", set(parts["set"]))
+    object.__setattr__(built, "__pydantic_extra__", extra)
+    object.__setattr__(built, "__pydantic_private__", private if cls.__private_attributes__ else None)
     return built
 
 

@@ -1,6 +1,7 @@
 """Where the current code stands: in which run, and under which path."""
 
 import asyncio
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,13 @@ if TYPE_CHECKING:
     from .execution import Execution
 
 Place = tuple[int, int | None]
+
+_RESERVED = re.compile(r"[%/#@:\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def escape(name: str) -> str:
+    """A name as part of a path: what separates parts, and what a database refuses, as `%` and hexadecimal digits."""
+    return _RESERVED.sub(lambda found: f"%{ord(found[0]):02X}", name)
 
 
 def here() -> Place:
@@ -29,12 +37,13 @@ class Scope:
     Args:
         path: the prefix, "" at the top of a run.
         key: the prefix as the idempotency key knows it: without the attempt, which the path may hold.
+        in_step: whether code in it runs inside a step.
     """
 
-    __slots__ = ("_lock", "_owner", "_running", "_uses", "key", "path")
+    __slots__ = ("_lock", "_owner", "_running", "_uses", "in_step", "key", "path")
 
-    def __init__(self, path: str = "", key: str | None = None) -> None:
-        self.path, self.key = path, path if key is None else key
+    def __init__(self, path: str = "", key: str | None = None, *, in_step: bool = False) -> None:
+        self.path, self.key, self.in_step = path, path if key is None else key, in_step
         self._running: set[str] = set()
         self._owner = here()
         self._uses: Counter[str] = Counter()
@@ -55,6 +64,12 @@ class Scope:
         """The segment with the number of its use in this execution: `name`, `name#2`, `name#3`, …"""
         count = self.count(segment)
         return segment if count == 1 else f"{segment}#{count}"
+
+    def last(self, segment: str) -> str:
+        """The segment with the number of its last use."""
+        with self._lock:
+            count = self._uses[segment]
+        return segment if count <= 1 else f"{segment}#{count}"
 
     def count(self, what: str) -> int:
         """How often this was asked for in this execution, from 1."""
@@ -98,5 +113,6 @@ def scope(segment: str, *, key: str | None = None) -> Iterator[Scope]:
     """
     above = SCOPE.get() or Scope()
     used = above.use(segment)
-    with inside(Scope(above.child(used), above.child_key(used if key is None else key))) as inner:
+    path, idempotent = above.child(used), above.child_key(used if key is None else key)
+    with inside(Scope(path, idempotent, in_step=above.in_step)) as inner:
         yield inner

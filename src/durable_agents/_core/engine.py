@@ -1,18 +1,21 @@
 """The engine of this process: one database, one worker, the loops that claim and watch runs.
 
-`launch` is optional: the first run launches with the defaults. Everything here is reached through the functions of the
-module; there is one engine per process, and none in a forked child until it launches its own.
+`launch` is optional: the first run launches with the defaults. There is one engine per process, and none in a forked
+child until that launches its own.
 """
 
 import asyncio
 import atexit
-import contextlib
 import os
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
+from . import failure
+from .context import RUN, SCOPE
 from .errors import CancelRequested, ConfigurationError, DurableError, OwnershipLost, Released, Stop
 from .execution import Execution
 from .log import logger
@@ -26,9 +29,23 @@ if TYPE_CHECKING:
 DATABASE_URL = "DURABLE_AGENTS_DATABASE_URL"
 DEFAULT_DATABASE_URL = "sqlite:///durable_agents.sqlite"
 _SHUTDOWN_SECONDS = 10.0
+_CLAIM_AT_ONCE = 32
 
 RUNNERS: dict[str, "Runner"] = {}
 """Every runner made in this process, by its full name."""
+
+
+class Entry(Protocol):
+    """A caller that waits for its turn to drive a run."""
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the event loop that waited has ended without unwinding it."""
+        ...
+
+    def give_up(self) -> None:
+        """Open the run to any worker."""
+        ...
 
 
 class Engine:
@@ -40,6 +57,7 @@ class Engine:
         self.settlers = DaemonPool(max_runs, "durable-agents-settle")  # these wait for writers
         self._pool = DaemonPool(max_runs, "durable-agents-run")
         self._live: dict[str, Execution] = {}
+        self._entries: set[Entry] = set()
         self._strays: dict[tuple[str, str], int] = {}
         self._shunned: set[str] = set()
         self._lock = threading.Lock()
@@ -57,6 +75,10 @@ class Engine:
 
     # -- runs of this process
 
+    @property
+    def is_closed(self) -> bool:
+        return self._stopping.is_set()
+
     def take(self, runner: "Runner", run_id: str, owner: str, live: Any = None) -> Execution:
         """The execution of a run that this worker has claimed under the token `owner`."""
         row = runs.get(self.store, run_id)
@@ -66,12 +88,14 @@ class Engine:
         return execution
 
     def forget(self, execution: Execution) -> None:
+        """The execution is over, or will not go on."""
         with self._lock:
             if self._live.get(execution.id) is execution:
                 del self._live[execution.id]
         self._wake.set()
 
     def release(self, run_id: str, owner: str) -> None:
+        """Hand a run back to any worker."""
         runs.release(self.store, run_id, owner)
         self._wake.set()
 
@@ -79,24 +103,24 @@ class Engine:
         """Leave this run to other processes: somebody interrupted it here."""
         self._shunned.add(run_id)
 
+    def await_turn(self, entry: Entry) -> None:
+        """A caller waits for its turn on a thread; it is missed when its event loop ends."""
+        with self._lock:
+            self._entries.add(entry)
+
+    def turn_over(self, entry: Entry) -> None:
+        """The caller waits no more."""
+        with self._lock:
+            self._entries.discard(entry)
+
     def wake(self) -> None:
         """Look for queued runs now."""
         self._wake.set()
 
-    def on_home_loop(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
-        """Run a coroutine on this engine's own event loop."""
-        with self._lock:
-            if self._home is None:
-                self._home = asyncio.new_event_loop()
-                threading.Thread(
-                    target=self._home.run_forever, name="durable-agents-loop", daemon=True
-                ).start()
-        return asyncio.run_coroutine_threadsafe(work, self._home)
-
     # -- claiming
 
     def _claim_loop(self) -> None:
-        while not self._stopping.is_set():
+        while not self.is_closed:
             try:
                 claimed = self._claim()
             except Exception:
@@ -107,8 +131,8 @@ class Engine:
                 self._wake.clear()
 
     def _claim(self) -> int:
-        room = self._max_runs - len(self._live)
-        claimed = runs.claim(self.store, self.worker.id, list(RUNNERS), min(room, 32), shunned=self._shunned)
+        room = min(self._max_runs - len(self._live), _CLAIM_AT_ONCE)
+        claimed = runs.claim(self.store, self.worker.id, list(RUNNERS), room, shunned=self._shunned)
         for run_id, name, owner in claimed:
             self._dispatch(RUNNERS[name], run_id, owner)
         return len(claimed)
@@ -117,13 +141,36 @@ class Engine:
         try:
             execution = self.take(runner, run_id, owner)
         except Exception:
-            logger.exception("run %r cannot be loaded; it is left for another worker", run_id)
+            logger.exception("run %r cannot be loaded; it is left to other workers", run_id)
+            self.shun(run_id)
+            self.release(run_id, owner)
             return
         logger.info("run %r: driven by worker %s", run_id, self.worker.id)
         if runner.is_async(execution):
-            self.on_home_loop(_quietly_async(execution))
+            asyncio.run_coroutine_threadsafe(_quietly_async(execution), self._home_loop())
         else:
             self._pool.submit(lambda: _quietly(execution))
+
+    def _home_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._home is None:
+                self._home = asyncio.new_event_loop()
+                serve = threading.Thread(
+                    target=self._serve_home, args=(self._home,), name="durable-agents-loop"
+                )
+                serve.daemon = True
+                serve.start()
+            return self._home
+
+    def _serve_home(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self.is_closed:
+            try:
+                loop.run_forever()
+            except (
+                SystemExit,
+                KeyboardInterrupt,
+            ) as error:  # raised by somebody's task; the loop itself is sound
+                logger.warning("%s in a task of the home loop is ignored", type(error).__name__)
 
     # -- liveness
 
@@ -135,6 +182,7 @@ class Engine:
                 if self.worker.sweep():
                     self._wake.set()
                 self._watch_own()
+                self._watch_entries()
             except Exception:
                 logger.exception("heartbeat failed; trying again")
 
@@ -159,7 +207,7 @@ class Engine:
             strays[run_id, owner] = self._strays.get((run_id, owner), 0) + 1
             if strays[run_id, owner] > self._liveness.grace / self._liveness.heartbeat:
                 logger.warning("run %r: its caller is gone; any worker goes on with it", run_id)
-                if execution is not None:
+                if execution is not None and execution.owner == owner:
                     execution.journal.abandon()
                     self.forget(execution)
                 self.release(run_id, owner)
@@ -167,29 +215,35 @@ class Engine:
         mine = {run_id: owner for run_id, owner, _ in owned}
         for execution in list(self._live.values()):
             if mine.get(execution.id) == execution.owner:
-                with contextlib.suppress(OwnershipLost):
+                with suppress(OwnershipLost):
                     execution.journal.flush_soon()
             elif runs.owner(self.store, execution.id) != execution.owner:
                 execution.journal.abandon()  # cancelled or taken from outside: nothing more may start
 
+    def _watch_entries(self) -> None:
+        for entry in list(self._entries):
+            if entry.is_orphaned:
+                entry.give_up()
+
     # -- end
 
     def close(self) -> None:
+        """Stop taking runs, let steps in flight finish and be recorded, release the runs and sign off."""
         self._stopping.set()
         self._wake.set()
         for execution in list(self._live.values()):
             execution.stop(Released(f"run {execution.id!r} is released: its process shuts down"))
+            if execution.is_here:
+                execution.release()  # it cannot unwind while its loop waits for us
         for thread in self._threads:
             thread.join()
-        self._pool.close(wait=False)
-        self.settlers.close(wait=False)
-        deadline = threading.Event()
-        for _ in range(int(_SHUTDOWN_SECONDS / 0.02)):
-            if not self._live:
-                break
-            deadline.wait(0.02)
+        deadline = time.monotonic() + _SHUTDOWN_SECONDS
+        while self._live and time.monotonic() < deadline:
+            time.sleep(0.01)
         for execution in list(self._live.values()):
             execution.release()
+        self._pool.close(wait=False)
+        self.settlers.close(wait=False)
         self.writers.close(wait=True)
         if self._home is not None:
             self._home.call_soon_threadsafe(self._home.stop)
@@ -197,8 +251,10 @@ class Engine:
         self.store.close()
 
     def abandon(self) -> None:
-        """In a forked child: the engine stays the parent's."""
-        self._stopping.set()
+        """In a forked child: the engine stays the parent's. No lock is taken: a thread that is not here may hold it."""
+        for execution in self._live.values():
+            lost = f"run {execution.id!r} belongs to the process that this one was forked from"
+            execution.journal.lost = OwnershipLost(lost)
         self.worker.abandon()
         self.store.abandon()
 
@@ -207,23 +263,22 @@ def _quietly(execution: Execution) -> None:
     """Drive a queued or recovered run; its outcome is in the database, for whoever asks."""
     try:
         execution.drive()
-    except Stop as stop:
-        logger.info("run %r leaves this process: %s", execution.id, stop)
-    except DurableError as error:
-        logger.info("run %r: %s", execution.id, error)
-    except Exception as error:
-        logger.warning("run %r failed: %s: %s", execution.id, type(error).__name__, error)
+    except BaseException as error:
+        _tell(execution, error)
 
 
 async def _quietly_async(execution: Execution) -> None:
     try:
         await execution.adrive()
-    except Stop as stop:
-        logger.info("run %r leaves this process: %s", execution.id, stop)
-    except DurableError as error:
+    except BaseException as error:
+        _tell(execution, error)
+
+
+def _tell(execution: Execution, error: BaseException) -> None:
+    if isinstance(error, (Stop, DurableError)):
         logger.info("run %r: %s", execution.id, error)
-    except Exception as error:
-        logger.warning("run %r failed: %s: %s", execution.id, type(error).__name__, error)
+    else:
+        logger.warning("run %r: %s: %s", execution.id, type(error).__name__, failure.text(error))
 
 
 _engine: Engine | None = None
@@ -262,7 +317,7 @@ def launch(
             atexit.register(shutdown)
         elif database_url is not None and _engine.store.url != url:
             raise ConfigurationError(
-                f"this process already runs on {_engine.store.url}; call shutdown() first"
+                f"this process already runs on {_engine.store.shown}; call shutdown() first"
             )
 
 
@@ -293,15 +348,18 @@ def launched() -> Engine | None:
     return _engine
 
 
-def _apart(work: Callable[[], Any]) -> Any:
+def _apart(work: Callable[[], Engine]) -> Engine:
     """Run in a plain thread: nothing in it may take the caller's event loop for its own."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(work).result()
+        future: Future[Engine] = thread.submit(work)
+        return future.result()
 
 
 def _after_fork() -> None:
     global _engine, _launching
     _launching = threading.Lock()
+    RUN.set(None)
+    SCOPE.set(None)
     if _engine is not None:
         _engine.abandon()
         _engine = None

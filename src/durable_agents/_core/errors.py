@@ -8,6 +8,7 @@
     ├── RunWaiting              the run waits for an answer
     ├── RunCancelled            the run was cancelled
     ├── RunReleased             the run left this process before its end, and goes on elsewhere
+    ├── ThreadBusy              a run calls its runner on its own thread, and would wait for itself
     ├── NotWaiting              an answer to a run or question that is not open
     ├── AlreadyAnswered         the question has another answer
     ├── NotRecoverable          a run that needs live arguments has none after a crash
@@ -61,6 +62,10 @@ class RunCancelled(DurableError):
 
 class RunReleased(DurableError):
     """The run left this process before its end: it shuts down, or another worker took the run over."""
+
+
+class ThreadBusy(DurableError):
+    """A run calls its own runner on its own thread: the call would wait for the run that makes it."""
 
 
 class NotWaiting(DurableError):

@@ -6,7 +6,6 @@ groups wrap them.
 
 import asyncio
 import hashlib
-import json
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -21,7 +20,6 @@ from .errors import (
     Aborted,
     CancelRequested,
     EncodingError,
-    OwnershipLost,
     Parked,
     Released,
     RunCancelled,
@@ -32,6 +30,7 @@ from .journal import Journal
 from .log import logger
 from .record import ANSWER, CLOSE, OPEN, WAIT, Draft, Record
 from .store import Statement
+from .threads import detached
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -84,7 +83,6 @@ class Execution:
         self.closing: Stop | None = None
         self._advanced = False
         self.memory: dict[str, Any] = {}
-        self.served = 0
         self.journal = Journal(
             engine.store,
             run_id,
@@ -94,7 +92,7 @@ class Execution:
             on_lost=self._cancel_tasks,
         )
         self.owner = owner
-        opening = json.loads(str(self.journal.records(OPEN)[0].payload))
+        opening = self.journal.records(OPEN)[0].value()
         self.input: Any = opening["input"]
         self.thread: str | None = opening["thread"]
         self._digest_key = str(opening["digest_key"]).encode()
@@ -116,6 +114,15 @@ class Execution:
         return self.journal.recorded_before > 1 and not self._advanced
 
     @property
+    def is_here(self) -> bool:
+        """Whether the calling thread's running event loop drives the run."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return any(loop is here for loop, _ in list(self._tasks))
+
+    @property
     def is_orphaned(self) -> bool:
         """Whether the event loop that drove the run has ended without unwinding it."""
         return any(loop.is_closed() for loop, _ in list(self._tasks))
@@ -129,7 +136,7 @@ class Execution:
         self.enter(True, force=True)
         future: Future[T] = self.engine.writers.submit(work)
         future.add_done_callback(lambda _: self.leave(True))
-        return await asyncio.shield(asyncio.wrap_future(future))
+        return await detached(future)
 
     def enter(self, leaf: bool, force: bool = False) -> None:
         """A step starts. Raises the signal that stops the run when no new step may start."""
@@ -160,12 +167,18 @@ class Execution:
         return self.journal.lost or self.closing or Aborted(error)
 
     def wait(self, questions: dict[str, Any]) -> dict[str, Any]:
-        """The answers to these questions; parks the run until all of them are there."""
+        """The answers to these questions; parks the run until all of them are there.
+
+        Args:
+            questions: id → what is asked, as the runner's codec takes it.
+        """
         known = self.answers
         if all(question in known for question in questions):
             return {question: known[question] for question in questions}
         with self._idle:
-            self.asked.update({q: asked for q, asked in questions.items() if q not in known})
+            self.asked.update(
+                {q: self.runner.codec.encode(v) for q, v in questions.items() if q not in known}
+            )
         self.stop(Parked(f"run {self.id!r} waits for {', '.join(questions)}"))
         raise self.closing or Parked()
 
@@ -184,12 +197,6 @@ class Execution:
         if any(task is ours for _, ours in self._tasks):
             self._cancelled.add(task)
             task.cancel()
-
-    def _take_back_cancel(self, task: asyncio.Task[Any] | None) -> None:
-        """The cancellation was ours and has arrived; its task goes on, to say what became of the run."""
-        if task in self._cancelled and task is not None:
-            self._cancelled.discard(task)
-            task.uncancel()
 
     def _drain(self) -> None:
         with self._idle:
@@ -211,17 +218,27 @@ class Execution:
             SCOPE.reset(scope)
 
     @contextmanager
-    def _driving(self) -> Iterator[None]:
-        """Code inside is the runner's loop, from its start."""
-        self.top = Scope()
-        with self.active():
+    def _awaited(self) -> Iterator[None]:
+        """The current task drives the run: it is unwound when the run is lost, and missed when its loop ends."""
+        task = asyncio.current_task()
+        if task is None:
             yield
+            return
+        entry = (asyncio.get_running_loop(), task)
+        self._tasks.add(entry)
+        try:
+            yield
+        finally:
+            self._tasks.discard(entry)
+            if task in self._cancelled:  # the cancellation was ours: the task goes on, to tell
+                self._cancelled.discard(task)
+                task.uncancel()
 
     def drive(self) -> Any:
         """Run the runner's native loop here; the native result, or the error that decided the run."""
-        outcome: Any = None
+        self.top = Scope()
         try:
-            with self._driving():
+            with self.active():
                 outcome = self.runner.drive(self)
         except BaseException as error:
             return self._settle_error(error)
@@ -229,24 +246,17 @@ class Execution:
 
     async def adrive(self) -> Any:
         """`drive` for a native loop that is a coroutine; it runs in the caller's task."""
-        task = asyncio.current_task()
-        entry = (asyncio.get_running_loop(), task) if task is not None else None
-        if entry:
-            self._tasks.add(entry)
+        self.top = Scope()
         try:
-            with self._driving():
+            with self._awaited(), self.active():
                 outcome = await self.runner.adrive(self)
         except GeneratorExit:
             self.release()  # the loop has ended under us: nothing can be awaited any more
             raise
         except BaseException as error:
             caught = error
-            self._take_back_cancel(task)
-            return await self._settled(lambda: self._settle_error(caught))
-        finally:
-            if entry:
-                self._tasks.discard(entry)
-        return await self._settled(lambda: self._settle(outcome))
+            return await self._in_settler(lambda: self._settle_error(caught))
+        return await self._in_settler(lambda: self._settle(outcome))
 
     def stream(self, events: Generator[Any, None, Any]) -> Generator[Any, None, None]:
         """Drive a native loop that yields events and returns its outcome, as fast as its consumer asks.
@@ -285,17 +295,15 @@ class Execution:
         """
         self.top = Scope()
         task = asyncio.current_task()
-        entry = (asyncio.get_running_loop(), task) if task is not None else None
-        if entry:
-            self._tasks.add(entry)
         try:
-            while True:
-                with self.active():
-                    try:
-                        event = await anext(events)
-                    except StopAsyncIteration:
-                        break
-                yield event
+            with self._awaited():
+                while True:
+                    with self.active():
+                        try:
+                            event = await anext(events)
+                        except StopAsyncIteration:
+                            break
+                    yield event
         except GeneratorExit:
             detached = task is not None and task.cancelling()
             stopped = CancelRequested(f"run {self.id!r} was stopped by the consumer of its stream")
@@ -307,20 +315,18 @@ class Execution:
             raise
         except BaseException as error:
             caught = error
-            self._take_back_cancel(task)
-            await self._settled(lambda: self._settle_error(caught))
+            await self._in_settler(lambda: self._settle_error(caught))
             return
-        finally:
-            if entry:
-                self._tasks.discard(entry)
         with self.active():
             result = outcome()
-        await self._settled(lambda: self._settle(result))
+        await self._in_settler(lambda: self._settle(result))
 
-    async def _settled(self, settle: Any) -> Any:
+    async def _in_settler(self, settle: Callable[[], Any]) -> Any:
         """Settle in a thread. A cancelled caller detaches; what was begun is written all the same."""
         future: Future[Any] = self.engine.settlers.submit(settle)
-        return await asyncio.shield(asyncio.wrap_future(future))
+        return await detached(future)
+
+    # -- settling: what became of the run
 
     def _settle_error(self, error: BaseException) -> Any:
         if self.journal.lost is not None or self.closing is not None:
@@ -336,44 +342,47 @@ class Execution:
         self.release()
         raise error
 
-    def _fail(self, error: Exception) -> NoReturn:
-        self._close("ERROR", "error", dumps(failure.encode(error)), f"{type(error).__name__}: {error}")
-        raise error
-
     def _settle(self, outcome: Any) -> Any:
-        if isinstance(self.closing, Parked):
+        why = self.closing
+        if isinstance(why, Parked):
             outcome = Pause(self.asked)
-        elif self.closing is not None:
-            return self._settle_stop(self.closing)
-        if self.journal.lost is not None:
-            raise self._lost()
-        if isinstance(outcome, Pause):
-            self._drain()
-            return self._park(outcome)
+        elif why is None:
+            self.stop(Released(f"run {self.id!r} is over"))  # nothing that was left running may start a step
         self._drain()
-        try:
-            payload, status = dumps(self.runner.encode_result(self, outcome)), ""
-        except EncodingError as reason:
-            payload, status = dumps({"reason": str(reason)}), "opaque"
-        self._close("SUCCESS", status, payload)
+        if self.journal.lost is not None:
+            self.engine.forget(self)
+            raise self.journal.lost
+        if why is not None and not isinstance(why, Parked):
+            return self._settle_stop(why)
+        if isinstance(outcome, Pause):
+            self._park(outcome)
+            if isinstance(why, Parked):
+                raise RunWaiting(self.id, outcome.questions)
+            return outcome.result
+        self._close("SUCCESS", *self._encoded(outcome))
         return outcome
 
-    def _settle_stop(self, signal: Stop) -> Any:
-        self._drain()
-        if self.journal.lost is not None:
-            raise self._lost()
-        if isinstance(signal, CancelRequested):
+    def _settle_stop(self, why: Stop) -> Any:
+        if isinstance(why, CancelRequested):
             self._close("CANCELLED", "cancelled", "null")
             raise RunCancelled(f"run {self.id!r} was cancelled")
-        if isinstance(signal, Aborted):
-            self._fail(signal.error)
+        if isinstance(why, Aborted):
+            self._fail(why.error)
         self.release()
-        raise signal
+        raise why
 
-    def _lost(self) -> BaseException:
-        """What to tell the caller of a run that is no longer ours: its real end may be known."""
-        self.engine.forget(self)
-        return self.journal.lost or OwnershipLost(self.id)
+    def _encoded(self, outcome: Any) -> tuple[str, str]:
+        """The status and payload of the close record of a run that succeeded."""
+        try:
+            return "", dumps(self.runner.encode_result(self, outcome))
+        except Exception as reason:
+            logger.warning("run %r: its result is not stored: %s", self.id, reason)
+            return "opaque", dumps({"reason": failure.text(reason)})
+
+    def _fail(self, error: Exception) -> NoReturn:
+        payload = dumps(failure.encode(error))
+        self._close("ERROR", "error", payload, f"{type(error).__name__}: {failure.text(error)}")
+        raise error
 
     def _close(self, status: str, record_status: str, payload: str, error: str = "") -> None:
         try:
@@ -381,16 +390,17 @@ class Execution:
         finally:
             self.engine.forget(self)
 
-    def _park(self, pause: Pause) -> Any:
-        number = len(self.pauses) + 1
-        payload = dumps({"questions": pause.questions, "state": pause.state})
+    def _park(self, pause: Pause) -> None:
         try:
-            self.journal.park(Draft(WAIT, f"{WAIT}:{number}", payload))
+            payload = dumps({"questions": pause.questions, "state": pause.state})
+        except (TypeError, ValueError) as error:
+            self._fail(EncodingError(f"the questions of run {self.id!r} cannot be recorded: {error}"))
+        try:
+            parked = self.journal.park(Draft(WAIT, f"{WAIT}:{len(self.pauses) + 1}", payload))
         finally:
             self.engine.forget(self)
-        if isinstance(self.closing, Parked):
-            raise RunWaiting(self.id, pause.questions)
-        return pause.result
+        if not parked:
+            raise RunCancelled(f"run {self.id!r} was cancelled")
 
     def release(self) -> None:
         """Hand the run back, so that any worker goes on with it."""

@@ -8,52 +8,87 @@ from .codec import JSON
 from .errors import EncodingError, RecordedError
 
 _TEXT_LIMIT = 20_000
+_NESTING_LIMIT = 20
 
 
 def encode(error: BaseException) -> dict[str, Any]:
-    """Type, message, arguments and attributes as far as they are plain data, and the traceback's text."""
+    """Type, message, traceback, a group's members, and the arguments and attributes that are plain data."""
+    return _encode(error, 0)
+
+
+def _encode(error: BaseException, depth: int) -> dict[str, Any]:
     cls = type(error)
-    data: dict[str, Any] = {"type": f"{cls.__module__}:{cls.__qualname__}", "message": _text(error)}
-    data["traceback"] = "".join(traceback.format_exception(error))[-_TEXT_LIMIT:]
-    try:
-        data["args"] = JSON.encode(list(error.args))
-    except EncodingError:
-        data["args"] = None
+    data: dict[str, Any] = {"type": f"{cls.__module__}:{cls.__qualname__}", "message": text(error)}
+    if depth == 0:
+        data["traceback"] = _traceback(error)[-_TEXT_LIMIT:]
+    if isinstance(error, BaseExceptionGroup):
+        data["args"] = [error.message]
+        members = error.exceptions if depth < _NESTING_LIMIT else ()
+        data["exceptions"] = [_encode(member, depth + 1) for member in members]
+    else:
+        try:
+            data["args"] = JSON.encode(list(error.args))
+        except EncodingError:
+            data["args"] = None
     attributes = {}
     for name, value in vars(error).items():
         try:
             attributes[name] = JSON.encode(value)
         except EncodingError:
-            continue  # an attribute that is no plain data, such as a response object, is not kept
+            continue  # no plain data, such as a response object
     if attributes:
         data["attributes"] = attributes
     return data
 
 
-def _text(error: BaseException) -> str:
+def text(error: BaseException) -> str:
+    """The error's own text, or what went wrong when it was asked for."""
     try:
         return str(error)
     except Exception as broken:
-        return f"<the error's own text failed: {type(broken).__name__}>"
+        return f"<{type(error).__name__}, whose text raises {type(broken).__name__}>"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as broken:
+        return f"<no traceback: {type(broken).__name__}>"
 
 
 def decode(data: dict[str, Any]) -> Exception:
     """The error again: its own type when that is an exception class this process has already imported.
 
-    The constructor is not called: it may want other arguments, or do something.
+    No code of the class runs: its constructor may want other arguments, or do something. The built-in exception it
+    derives from is constructed with the recorded arguments, which sets what only that can set (`errno`, a group's
+    members), and the recorded attributes are put into its dictionary.
     """
-    module, _, qualname = str(data["type"]).partition(":")
-    found: Any = sys.modules.get(module)
-    for name in qualname.split("."):
-        found = vars(found).get(name) if found is not None else None
-    if not (isinstance(found, type) and issubclass(found, Exception)):
-        return RecordedError(data["type"], data["message"], data.get("traceback", ""))
-    arguments = data["args"]
-    error = found.__new__(found)
-    error.args = tuple(JSON.decode(arguments)) if arguments is not None else (data["message"],)
-    for name, value in data.get("attributes", {}).items():
-        try:
-            setattr(error, name, JSON.decode(value))
-        except AttributeError:
-            continue  # a read-only property of the class
+    found = _class(str(data["type"]))
+    if found is None:
+        return _recorded(data)
+    native = next(cls for cls in found.__mro__ if cls.__module__ == "builtins")
+    members = [decode(member) for member in data.get("exceptions", ())]
+    arguments = JSON.decode(data["args"]) if data["args"] is not None else [data["message"]]
+    if members:
+        arguments = [*arguments, members]
+    try:
+        error: Exception = native.__new__(found, *arguments)
+        native.__init__(error, *arguments)  # type: ignore[misc]
+        if not members:
+            error.args = tuple(arguments)
+        error.__dict__.update({k: JSON.decode(v) for k, v in data.get("attributes", {}).items()})
+    except (TypeError, ValueError):
+        return _recorded(data)
     return error
+
+
+def _class(name: str) -> type[Exception] | None:
+    module, _, qualname = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
+def _recorded(data: dict[str, Any]) -> RecordedError:
+    return RecordedError(str(data["type"]), str(data["message"]), str(data.get("traceback", "")))

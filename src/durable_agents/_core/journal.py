@@ -109,9 +109,17 @@ class Journal:
             draft, (), lambda record, rows: runs.finish(self._store, record, self.owner, status, rows, error)
         )
 
-    def park(self, draft: Draft) -> Record:
-        """Write the record of the questions and let go of the run."""
-        return self._write(draft, (), lambda record, rows: runs.park(self._store, record, self.owner, rows))
+    def park(self, draft: Draft) -> bool:
+        """Write the record of the questions and let go of the run; False when it was cancelled meanwhile."""
+        outcome: list[bool] = []
+
+        def write(record: Record, rows: Sequence[Statement]) -> bool:
+            parked = runs.park(self._store, record, self.owner, rows)
+            outcome.append(parked == "parked")
+            return parked is not None
+
+        self._write(draft, (), write)
+        return outcome[-1]
 
     def _write(
         self, draft: Draft, rows: Sequence[Statement], write: Callable[[Record, Sequence[Statement]], bool]

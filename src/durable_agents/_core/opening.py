@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .codec import dumps
-from .errors import InputMismatch
-from .record import OPEN, Draft, Record, now_us
+from .errors import ConfigurationError, InputMismatch
+from .journal import load
+from .record import OPEN, Draft, now_us
 from .store import Store, runs
 
+_ID_LENGTH = 255
 VERSION = "durable_agents-1"
 """Pinned: DBOS's automatic application version would strand every run at each upgrade."""
 
@@ -46,6 +48,9 @@ def open_run(
     Raises:
         InputMismatch: the id exists with another runner or input.
     """
+    check_id("run_id", run_id)
+    if request.thread is not None:
+        check_id("thread", request.thread)
     payload = {
         "input": request.input,
         "thread": request.thread,
@@ -61,6 +66,12 @@ def open_run(
     return new, token
 
 
+def check_id(what: str, value: Any) -> None:
+    """Raise `ConfigurationError` for an id that a database or a person could not handle."""
+    if not isinstance(value, str) or not 0 < len(value) <= _ID_LENGTH or not value.isprintable():
+        raise ConfigurationError(f"{what} must be 1 to {_ID_LENGTH} printable characters, not {value!r:.80}")
+
+
 def _check_same(store: Store, name: str, request: Request, run_id: str) -> None:
     row = runs.get(store, run_id)
     if row is None:
@@ -71,7 +82,7 @@ def _check_same(store: Store, name: str, request: Request, run_id: str) -> None:
         raise InputMismatch(
             f"run {run_id!r} exists and belongs to the runner {row.name!r}, not {name!r}; choose another run_id"
         )
-    first = Record.load(runs.records(store, run_id)[0]).value()
+    first = load(run_id, runs.records(store, run_id)[:1])[0].value()
     if first["input"] != json.loads(dumps(request.input)) or first["thread"] != request.thread:
         raise InputMismatch(
             f"run {run_id!r} exists with another input; a run id names one piece of work: give new work a new id"

@@ -181,8 +181,14 @@ class Record:
 
     @classmethod
     def load(cls, stored: str) -> Self:
-        data = json.loads(stored)
-        return cls(json.loads(data["body"]), data["body"], data["signature"], data["salt"], data["payload"])
+        try:
+            data = json.loads(stored)
+            body = json.loads(data["body"])
+            if not isinstance(body["path"], str) or not isinstance(body["at"], int):
+                raise TypeError("path or time")
+            return cls(body, data["body"], data["signature"], data["salt"], data["payload"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BrokenRecord(f"a stored record is not one: {error!r}") from error
 
 
 def check_link(record: Record, run: str, seq: int, prev: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from . import engine, failure
 from .answer import answer
 from .codec import JSON, Codec
-from .errors import ConfigurationError, ResultNotRecorded, RunCancelled, RunNotFound, RunWaiting
+from .errors import ConfigurationError, ResultNotRecorded, RunCancelled, RunNotFound, RunReleased, RunWaiting
 from .execution import Question, read_pauses
 from .journal import load
 from .record import ANSWER, CLOSE, OPEN, WAIT, Record, Usage
@@ -20,14 +20,6 @@ from .store import runs
 Status = Literal["queued", "running", "waiting", "succeeded", "failed", "cancelled"]
 
 _POLL_SECONDS = 0.02
-_ROW_STATUSES: dict[str, tuple[str, ...]] = {
-    "queued": ("ENQUEUED",),
-    "running": ("PENDING", "ENQUEUED"),
-    "waiting": ("DELAYED",),
-    "succeeded": ("SUCCESS",),
-    "failed": ("ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"),
-    "cancelled": ("CANCELLED",),
-}
 _NOT_STEPS = (OPEN, CLOSE, WAIT, ANSWER)
 
 
@@ -65,7 +57,7 @@ class Run:
     def _row(self) -> runs.Row:
         row = runs.get(engine.current().store, self.id)
         if row is None:
-            raise RunNotFound(f"there is no run {self.id!r} in {engine.current().store.url}")
+            raise RunNotFound(f"there is no run {self.id!r} in {engine.current().store.shown}")
         return row
 
     def _records(self) -> builtins.list[Record]:
@@ -166,16 +158,18 @@ class Run:
             Exception: the error the run failed with, as its own type when that is known here.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
+        running = engine.current()
         while not self._ended():
-            _check(deadline, self.id)
+            _check(running, deadline, self.id)
             time.sleep(_POLL_SECONDS)
         return self._outcome()
 
     async def aresult(self, timeout: float | None = None) -> Any:
         """`result` for event loops."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        running = engine.current()
         while not await asyncio.to_thread(self._ended):
-            _check(deadline, self.id)
+            _check(running, deadline, self.id)
             await asyncio.sleep(_POLL_SECONDS)
         return await asyncio.to_thread(self._outcome)
 
@@ -201,7 +195,11 @@ class Run:
         runs.request_cancel(engine.current().store, self.id)
 
 
-def _check(deadline: float | None, run_id: str) -> None:
+def _check(running: engine.Engine, deadline: float | None, run_id: str) -> None:
+    if running.is_closed:
+        raise RunReleased(
+            f"run {run_id!r} has not ended, and this process called shutdown() while it waited for that"
+        )
     if deadline is not None and time.monotonic() > deadline:
         raise TimeoutError(f"run {run_id!r} has not ended yet; it goes on, ask again later")
 
@@ -209,7 +207,9 @@ def _check(deadline: float | None, run_id: str) -> None:
 def _step(record: Record) -> Step:
     body = record.body
     usage = Usage(**body["usage"]) if "usage" in body else None
-    error = str(record.value()["message"]) if record.status == "error" else None
+    error = None
+    if record.status == "error":
+        error = "(redacted)" if record.payload is None else str(record.value()["message"])
     return Step(
         record.path, record.kind, str(body.get("name", "")), _utc(body.get("started", body["at"])), _utc(body["at"]),
         int(body.get("attempt", 1)), usage, error, str(body["worker"]), int(body["epoch"]),
@@ -242,13 +242,8 @@ def list(
         limit: at most this many.
     """
     wanted = (status,) if isinstance(status, str) else tuple(status)
-    unknown = [s for s in wanted if s not in _ROW_STATUSES]
+    unknown = [s for s in wanted if s not in runs.STATES]
     if unknown:
-        raise ConfigurationError(f"no such status: {unknown[0]!r}; there are {', '.join(_ROW_STATUSES)}")
-    rows = runs.find(
-        engine.current().store,
-        statuses=[s for w in wanted for s in _ROW_STATUSES[w]],
-        name=runner,
-        limit=limit,
-    )
-    return [Run(row.id) for row in rows if not wanted or row.state in wanted]
+        raise ConfigurationError(f"no such status: {unknown[0]!r}; there are {', '.join(runs.STATES)}")
+    rows = runs.find(engine.current().store, states=wanted, name=runner, limit=limit)
+    return [Run(row.id) for row in rows]

@@ -5,13 +5,16 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from . import engine
 from .answer import answer
 from .codec import JSON, Codec
-from .engine import RUNNERS, Engine
+from .context import RUN
+from .engine import RUNNERS
 from .errors import (
     ConfigurationError,
     NotRecoverable,
@@ -20,14 +23,25 @@ from .errors import (
     Released,
     RunNotFound,
     RunReleased,
+    RunWaiting,
+    ThreadBusy,
 )
 from .execution import Execution, Question, read_pauses
+from .journal import load
 from .opening import Request, open_run
-from .record import Record
 from .run import Run
 from .store import Store, runs
+from .threads import detached
 
 _POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A run that is over or waits; `state` is its status."""
+
+    id: str
+    state: str
 
 
 class Runner:
@@ -79,9 +93,9 @@ class Runner:
     def decode_result(self, data: Any) -> Any:
         return self.codec.decode(data)
 
-    def paused_result(self, request: Any, pause: Question) -> Any:
+    def paused_result(self, run_id: str, request: Any, pause: Question) -> Any:
         """What the native verb returns for a run that waits, given its recorded input and pause."""
-        raise NotImplementedError
+        raise RunWaiting(run_id, pause.questions)
 
     # -- the verbs' way into a run
 
@@ -92,33 +106,37 @@ class Runner:
             RunReleased: this process shuts down; any worker goes on with the run.
         """
         entry = _Entry(self, request, run_id or new_id())
-        while isinstance(found := self._enter(entry), Execution):
+        while True:
+            found = self._enter(entry)
+            if isinstance(found, Rest):
+                return self._attached(found)
             try:
                 return found.drive()
             except OwnershipLost:
                 continue  # somebody else has it: wait for that, or take it again
             except Released as released:
                 raise RunReleased(str(released)) from None
-        return self._attached(found)
 
     async def acall(self, request: Request, run_id: str | None = None) -> Any:
         """`call` whose native loop is a coroutine: it runs in the caller's task."""
         entry = _Entry(self, request, run_id or new_id())
-        while isinstance(found := await self._aenter(entry), Execution):
+        while True:
+            found = await self._aenter(entry)
+            if isinstance(found, Rest):
+                return await asyncio.to_thread(self._attached, found)
             try:
                 return await found.adrive()
             except OwnershipLost:
                 continue
             except Released as released:
                 raise RunReleased(str(released)) from None
-        return await asyncio.to_thread(self._attached, found)
 
     def stream_call(
         self, request: Request, run_id: str | None, events: Callable[[Execution], Generator[Any, None, Any]]
     ) -> Generator[Any, None, None]:
         """Start the run and drive it as fast as the consumer asks for `events`, which return its outcome."""
         found = self._enter(_Entry(self, request, run_id or new_id()))
-        if isinstance(found, Run):
+        if isinstance(found, Rest):
             raise self._no_stream(found)
         try:
             yield from found.stream(events(found))
@@ -134,7 +152,7 @@ class Runner:
     ) -> AsyncGenerator[Any, None]:
         """`stream_call` for async generators; `outcome` is asked when they end."""
         found = await self._aenter(_Entry(self, request, run_id or new_id()))
-        if isinstance(found, Run):
+        if isinstance(found, Rest):
             raise self._no_stream(found)
         stream = found.astream(events(found), lambda: outcome(found))
         try:
@@ -146,9 +164,9 @@ class Runner:
             await stream.aclose()
 
     @staticmethod
-    def _no_stream(run: Run) -> NotSupported:
+    def _no_stream(run: "Rest") -> NotSupported:
         return NotSupported(
-            f"run {run.id!r} is {run.status} already, and its events cannot be streamed again yet; "
+            f"run {run.id!r} is {run.state} already, and its events cannot be streamed again yet; "
             f"use durable_agents.runs.get({run.id!r}).result()"
         )
 
@@ -169,10 +187,9 @@ class Runner:
         row = runs.waiting_on(store, self.name, thread)
         if row is None:
             return None
-        pauses = read_pauses(map(Record.load, runs.records(store, row.id)), self.codec)
-        return row.id, pauses[-1]
+        return row.id, read_pauses(load(row.id, runs.records(store, row.id)), self.codec)[-1]
 
-    def _enter(self, entry: "_Entry") -> Execution | Run:
+    def _enter(self, entry: "_Entry") -> "Execution | Rest":
         """The caller's way into a run: an execution to drive, or a run that has come to rest."""
         try:
             while (found := entry.attempt()) is None:
@@ -182,22 +199,26 @@ class Runner:
             raise
         return found
 
-    async def _aenter(self, entry: "_Entry") -> Execution | Run:
-        try:
-            while (found := await asyncio.to_thread(entry.attempt)) is None:
+    async def _aenter(self, entry: "_Entry") -> "Execution | Rest":
+        entry.loop = asyncio.get_running_loop()
+        while True:
+            # The attempt goes on when its caller is cancelled: then what it took must be given back.
+            attempt = engine.current().settlers.submit(entry.attempt)
+            try:
+                found = await detached(attempt)
+                if found is not None:
+                    return found
                 await asyncio.sleep(_POLL_SECONDS)
-        except BaseException:
-            entry.give_up()
-            raise
-        return found
+            except BaseException:
+                attempt.add_done_callback(entry.hand_back)
+                raise
 
-    def _attached(self, run: Run) -> Any:
+    def _attached(self, run: "Rest") -> Any:
         """What the verb returns for a run that somebody else has driven to its end or its pause."""
-        if run.status == "waiting":
-            store = engine.current().store
-            records = list(map(Record.load, runs.records(store, run.id)))
-            return self.paused_result(records[0].value()["input"], read_pauses(records, self.codec)[-1])
-        return run._outcome()
+        if run.state != "waiting":
+            return Run(run.id).result()
+        records = load(run.id, runs.records(engine.current().store, run.id))
+        return self.paused_result(run.id, records[0].value()["input"], read_pauses(records, self.codec)[-1])
 
 
 class _Entry:
@@ -205,43 +226,73 @@ class _Entry:
 
     def __init__(self, runner: Runner, request: Request, run_id: str) -> None:
         self._runner, self._request, self._id = runner, request, run_id
-        self._opened = False
-        self._reserved: Engine | None = None
+        self._engine = engine.current()
+        self._opened = self._reserved = False
+        self.loop: asyncio.AbstractEventLoop | None = None
+        run = RUN.get()
+        if (
+            run is not None
+            and run.runner is runner
+            and request.thread is not None
+            and run.thread == request.thread
+        ):
+            raise ThreadBusy(
+                f"run {run.id!r} calls its own runner on its own thread {run.thread!r}, and would wait for itself; "
+                f"use another thread, or start() for a run after this one"
+            )
 
-    def _open(self, running: Engine) -> tuple[bool, str | None]:
+    def _open(self) -> tuple[bool, str | None]:
         """Insert the run, or give the waiting one its answer; a token when this caller drives it."""
-        request = self._request
+        request, store, worker = self._request, self._engine.store, self._engine.worker.id
         if request.answers is None:
-            return open_run(running.store, self._runner.name, request, self._id, running.worker.id)
-        return False, answer(running.store, self._runner.codec, self._id, request.answers, running.worker.id)
+            return open_run(store, self._runner.name, request, self._id, worker)
+        return False, answer(store, self._runner.codec, self._id, request.answers, worker)
 
-    def attempt(self) -> Execution | Run | None:
+    def attempt(self) -> "Execution | Rest | None":
         """An execution to drive, a run that is over or waits, or None: not yet."""
-        running = engine.current()
+        running = self._engine
+        if running.is_closed:
+            raise RunReleased(
+                f"run {self._id!r} goes on elsewhere: this process called shutdown() while it waited"
+            )
         if not self._opened:
-            new, token = self._open(running)
+            new, token = self._open()
             self._opened = True
             if token is not None:
                 return running.take(self._runner, self._id, token, self._request.live)
             if new:
-                self._reserved = running
+                self._reserved = True
+                running.await_turn(self)
         row = runs.get(running.store, self._id)
         if row is None:
             raise RunNotFound(f"run {self._id!r} is gone: it was deleted while this call waited for it")
         if row.over or row.state == "waiting":
-            return Run(self._id)
+            running.turn_over(self)
+            return Rest(self._id, row.state)
         if row.status == "ENQUEUED":
             claimed = runs.claim(running.store, running.worker.id, [self._runner.name], 1, only=self._id)
             if claimed:
-                self._reserved = None
+                self._reserved = False
+                running.turn_over(self)
                 return running.take(self._runner, self._id, claimed[0][2], self._request.live)
         return None
 
+    @property
+    def is_orphaned(self) -> bool:
+        return self.loop is not None and self.loop.is_closed()
+
     def give_up(self) -> None:
         """The caller is gone before its turn came: any worker may take the run."""
-        if self._reserved is not None:
-            runs.unreserve(self._reserved.store, self._id, self._reserved.worker.id)
-            self._reserved.wake()
+        self._engine.turn_over(self)
+        if self._reserved and not self._engine.is_closed:
+            runs.unreserve(self._engine.store, self._id, self._engine.worker.id)
+            self._engine.wake()
+
+    def hand_back(self, attempt: "Future[Execution | Rest | None]") -> None:
+        """The caller was cancelled during an attempt: release what it took."""
+        if attempt.exception() is None and isinstance(found := attempt.result(), Execution):
+            found.release()
+        self.give_up()
 
 
 def new_id() -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from . import failure
 from .codec import JSON, Codec, dumps
-from .context import RUN, SCOPE, Scope, inside
-from .errors import ConcurrentPathError, DivergedError, DurableError, EncodingError, ResultNotRecorded
+from .context import RUN, SCOPE, Scope, escape, inside
+from .errors import ConcurrentPathError, DivergedError, DurableError, RecordedError, ResultNotRecorded
 from .log import logger
 from .record import Draft, Record, Usage, now_us
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 Effect = Literal["at_least_once", "rerun"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One use of a step in this execution: its path, and all that is the same for every kind of body.
 
@@ -36,6 +36,8 @@ class Call:
     kind: str
     name: str
     scope: Scope
+    segment: str
+    alone: bool
     path: str
     key: str
     input: str
@@ -44,6 +46,8 @@ class Call:
     usage: Callable[[Any], Usage | None] | None
     attempt: int
     started: int
+
+    # -- from the record
 
     def recorded(self) -> Record | None:
         """The record to serve instead of running the body, or None.
@@ -57,64 +61,36 @@ class Call:
         if record.status == "opaque":
             if not self.leaf:
                 return None  # a container runs again; the steps inside it are served
-            raise self.run.abort(
-                ResultNotRecorded(
-                    f"step {self.path!r} of run {self.run.id!r} finished before, but its result could not be stored "
-                    f"({record.value()['reason']}); running it again would repeat its effect"
-                )
-            )
+            raise self.run.abort(self._lost_result(record))
         if self.input and record.body.get("in", self.input) != self.input:
             if self.kind == "tool":
-                raise self.run.abort(
-                    DivergedError(
-                        f"step {self.path!r} of run {self.run.id!r} was recorded with other arguments than the "
-                        f"replay gives it: the code before it changed, or depends on something that is no step. "
-                        f"Nothing ran, and nothing is lost"
-                    )
-                )
+                raise self.run.abort(self._diverged())
             logger.warning("step %r of run %r is served although its input changed", self.path, self.run.id)
-        self.run.served += 1
         return record
 
     def value_of(self, record: Record) -> Any:
         """The recorded result; a recorded error is raised."""
-        if record.status == "error":
-            raise failure.decode(record.value())
-        return self.codec.decode(record.value())
-
-    def draft(self, result: Any = None, error: Exception | None = None) -> Draft:
-        """The record of a body that returned `result` or raised `error`."""
-        status, payload, usage = "", "null", None
-        if error is not None:
-            status, payload = "error", dumps(failure.encode(error))
-        else:
-            try:
-                payload = dumps(self.codec.encode(result))
-            except EncodingError as reason:
-                status, payload = "opaque", dumps({"reason": str(reason)})
-                logger.warning(
-                    "step %r of run %r: its result is not stored: %s", self.path, self.run.id, reason
-                )
-            usage = self.usage(result) if self.usage else None
-        return Draft(
-            self.kind, self.path, payload, name=self.name, status=status, started=self.started, input=self.input,
-            attempt=self.attempt, usage=usage,
-        )  # fmt: skip
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """The body runs inside: under its own scope, and counted as in flight until its record is written."""
-        if not self.scope.occupy(self.path):
-            raise ConcurrentPathError(
-                f"two steps of run {self.run.id!r} run under {self.path!r} at once: give each a key"
-            )
-        self.run.enter(self.leaf)
         try:
-            with inside(Scope(self.path, self.key)):
-                yield
-        finally:
-            self.run.leave(self.leaf)
-            self.scope.vacate(self.path)
+            value = record.value()
+            if record.status != "error":
+                return self.codec.decode(value)
+        except DurableError as broken:  # changed, redacted, or of a type that is not allowed any more
+            raise self.run.abort(broken) from None
+        raise failure.decode(value)
+
+    def _lost_result(self, record: Record) -> ResultNotRecorded:
+        return ResultNotRecorded(
+            f"step {self.path!r} of run {self.run.id!r} finished before, but its result could not be stored "
+            f"({record.value()['reason']}); running it again would repeat its effect"
+        )
+
+    def _diverged(self) -> DivergedError:
+        return DivergedError(
+            f"step {self.path!r} of run {self.run.id!r} was recorded with other arguments than the replay gives it: "
+            f"the code before it changed, or depends on something that is no step. Nothing ran, and nothing is lost"
+        )
+
+    # -- running the body
 
     def do(self, body: Callable[[], T]) -> T:
         """The recorded result, or run the body and record what came of it."""
@@ -146,9 +122,66 @@ class Call:
             await self.run.commit(self.draft(result))
         return result
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The body runs inside: under its own scope, and counted as in flight until its record is written."""
+        if self.alone and not self.scope.occupy(self.segment):
+            two = f"two steps of run {self.run.id!r} run under {self.path!r} at once: give each a key of its own"
+            raise self.run.abort(ConcurrentPathError(two))
+        try:
+            self.run.enter(self.leaf)
+            try:
+                with inside(self.inner()):
+                    yield
+            finally:
+                self.run.leave(self.leaf)
+        finally:
+            if self.alone:
+                self.scope.vacate(self.segment)
+
+    def inner(self) -> Scope:
+        """The scope of what runs inside the step."""
+        return Scope(self.path, self.key, in_step=True)
+
     def is_signal(self, error: Exception) -> bool:
-        """Whether the framework raises this to steer, so that it is no failure of the step."""
-        return isinstance(error, (*self.run.runner.signals, DurableError))
+        """Whether the framework, or this library, raises this to steer, so that it is no failure of the step."""
+        ours = isinstance(error, DurableError) and not isinstance(error, RecordedError)
+        return ours or isinstance(error, self.run.runner.signals)
+
+    # -- recording
+
+    def draft(self, result: Any = None, error: Exception | None = None) -> Draft:
+        """The record of a body that returned `result` or raised `error`. Whatever is odd, its effect has happened."""
+        status, payload, usage = "", "null", None
+        if error is not None:
+            status, payload = "error", dumps(failure.encode(error))
+        else:
+            try:
+                payload = dumps(self.codec.encode(result))
+            except Exception as reason:
+                status, payload = "opaque", dumps({"reason": failure.text(reason)})
+                logger.warning(
+                    "step %r of run %r: its result is not stored: %s", self.path, self.run.id, reason
+                )
+            usage = self._usage(result)
+        return Draft(
+            self.kind,
+            self.path,
+            payload,
+            name=self.name,
+            status=status,
+            started=self.started,
+            input=self.input,
+            attempt=self.attempt,
+            usage=usage,
+        )
+
+    def _usage(self, result: Any) -> Usage | None:
+        try:
+            return self.usage(result) if self.usage else None
+        except Exception:
+            logger.exception("step %r of run %r: its usage cannot be read", self.path, self.run.id)
+            return None
 
 
 def begin(
@@ -168,19 +201,32 @@ def begin(
         return None
     scope = SCOPE.get() or run.top
     digest = run.digest(input) if input else ""
-    segment = ":".join(part for part in (kind, name, key) if part)
-    if not key and not scope.is_ours:
+    segment = ":".join(escape(part) for part in (kind, name, key) if part)
+    ordered = bool(key) or scope.is_ours
+    if not ordered:
         if not digest:
-            raise ConcurrentPathError(
-                f"step {segment!r} of run {run.id!r} is called from another thread or task than "
-                f"{scope.path or 'the run'!r} and has neither a key nor an input to be told apart by"
-            )
+            where = f"step {segment!r} of run {run.id!r} is called from another thread or task than "
+            why = f"{scope.path or 'the run'!r}, and has neither a key nor an input to be told apart by"
+            raise run.abort(ConcurrentPathError(where + why))
         segment = f"{segment}:{digest[:12]}"
-    marked = segment if attempt == 1 else f"{segment}@{attempt}"
-    used = scope.use(marked)
-    again = used.removeprefix(marked)
-    path, idempotent = scope.child(used), scope.child_key(segment + again)
-    return Call(run, kind, name, scope, path, idempotent, digest, codec, leaf, usage, attempt, now_us())
+    used = scope.use(segment) if attempt == 1 else scope.last(segment)
+    marked = used if attempt == 1 else scope.use(f"{used}@{attempt}")
+    return Call(
+        run=run,
+        kind=kind,
+        name=name,
+        scope=scope,
+        segment=segment,
+        alone=ordered,
+        path=scope.child(marked),
+        key=scope.child_key(used),
+        input=digest,
+        codec=codec,
+        leaf=leaf,
+        usage=usage,
+        attempt=attempt,
+        started=now_us(),
+    )
 
 
 def step(
@@ -203,7 +249,7 @@ def step(
         name: the framework's name of it.
         key: what tells it from others of the same name here, the same in every replay; "" for order of use, or, in
             calls from other threads and tasks than the scope's own, for the input.
-        input: text of the input. A digest of it is recorded; a tool replayed with another one raises.
+        input: text of the input. A digest of it is recorded; a tool replayed with another one ends the run.
         codec: the result as JSON, and back.
         effect: "at_least_once", or "rerun" for a step that acts only in memory: it always runs and is not recorded.
         leaf: False for a step whose body is made of steps.
@@ -211,13 +257,13 @@ def step(
         attempt: the framework's own number of this try, from 1; part of the path, not of the idempotency key.
 
     Raises:
-        ConcurrentPathError: the path is in use. What `call` raises is recorded and raised.
+        What `call` raises is recorded and raised. A path that is in use, a diverged tool and a lost result end the run.
     """
     at = begin(kind, name, key=key, input=input, codec=codec, leaf=leaf, usage=usage, attempt=attempt)
     if at is None:
         return call()
     if effect == "rerun":
-        with inside(Scope(at.path, at.key)):
+        with inside(at.inner()):
             return call()
     return at.do(call)
 
@@ -240,24 +286,29 @@ async def astep(
     if at is None:
         return await call()
     if effect == "rerun":
-        with inside(Scope(at.path, at.key)):
+        with inside(at.inner()):
             return await call()
     return await at.ado(call)
 
 
-def idempotency_key() -> str:
+def idempotency_key(default: str | None = None) -> str:
     """A key for the effect of the current step: the same in every try, restart and worker, another in every other step.
 
     Give it to the payment provider, the mail service, the database.
+
+    Args:
+        default: what to return outside of a durable run, for code that also runs without one.
 
     Returns:
         32 hexadecimal digits.
 
     Raises:
-        DurableError: called outside a step of a durable run.
+        DurableError: called outside a step of a durable run, without a default.
     """
     run, scope = RUN.get(), SCOPE.get()
-    if run is None or scope is None or not scope.key:
+    if run is None or scope is None or not scope.in_step:
+        if default is not None:
+            return default
         raise DurableError("idempotency_key() is known only inside a step of a durable run")
     return hashlib.sha256(f"{run.id}\0{scope.key}".encode()).hexdigest()[:32]
 

@@ -1,5 +1,6 @@
 """A pool of daemon threads: Python does not wait for them at exit, where runs are released instead of finished."""
 
+import asyncio
 import queue
 import threading
 from collections.abc import Callable
@@ -7,6 +8,13 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+async def detached(future: "Future[T]") -> T:
+    """Wait for a thread's work. Cancelling the wait does not cancel the work, and nobody has to hear of its end."""
+    waiting = asyncio.wrap_future(future)
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(waiting)
 
 
 class DaemonPool:

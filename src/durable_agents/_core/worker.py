@@ -1,8 +1,8 @@
 """A process that executes runs: how others see that it lives, and how it sees that others have died.
 
-A worker is a uuid per boot. It bumps a counter in its row and holds a lock that dies with its process. No clock is
-compared: a sweeper declares a worker dead when its counter stood still, on the sweeper's own monotonic clock, for the
-grace with the lock free, or for the lease with it held.
+A worker is a uuid per boot and a row in `durable_agents_worker`; without its row it is dead. It bumps a counter there
+and holds a lock that dies with its process. No clock is compared: a sweeper declares a worker dead when its counter
+stood still, on the sweeper's own monotonic clock, for the grace with the lock free, or for the lease with it held.
 """
 
 import os
@@ -59,7 +59,7 @@ class Worker:
     def beat(self) -> bool:
         """Show that this worker lives; False when others have declared it dead."""
         self._lock.refresh()
-        sql = "UPDATE durable_agents_worker SET beat = beat + 1 WHERE worker_id = ? AND dead = 0"
+        sql = "UPDATE durable_agents_worker SET beat = beat + 1 WHERE worker_id = ?"
         return self._store.beat(sql, (self.id,)) == 1
 
     def reborn(self) -> None:
@@ -75,28 +75,28 @@ class Worker:
             self._seen.clear()  # this process was late itself: what it saw before proves nothing
         self._last_sweep = now
         rows = self._store.query(
-            "SELECT worker_id, beat FROM durable_agents_worker WHERE dead = 0 AND worker_id <> ?", (self.id,)
+            "SELECT worker_id, label, beat FROM durable_agents_worker WHERE worker_id <> ?", (self.id,)
         )
-        for worker, beat in rows:
+        for worker, label, beat in rows:
             last, since = self._seen.get(worker, (None, now))
             if last != beat:
                 self._seen[worker] = (beat, now)
                 continue
             quiet = now - since
             if quiet > live.lease or (quiet > live.grace and self._store.lock_is_free(worker)):
-                self._declare_dead(worker, beat, quiet)
+                self._declare_dead(worker, label, beat, quiet)
         return runs.release_dead(self._store)
 
-    def _declare_dead(self, worker: str, beat: int, quiet: float) -> None:
-        sql = "UPDATE durable_agents_worker SET dead = 1 WHERE worker_id = ? AND beat = ? AND dead = 0"
+    def _declare_dead(self, worker: str, label: str, beat: int, quiet: float) -> None:
+        sql = "DELETE FROM durable_agents_worker WHERE worker_id = ? AND beat = ?"
         if self._store.execute(sql, (worker, beat)):
-            logger.warning("worker %s is dead: silent for %.1f s; its runs are queued again", worker, quiet)
+            logger.warning("worker %s is dead, silent for %.1f s; its runs are queued again", label, quiet)
             self._store.forget_lock(worker)
         self._seen.pop(worker, None)
 
     def leave(self) -> None:
         """Sign off: nobody has to wait for a grace."""
-        self._store.execute("UPDATE durable_agents_worker SET dead = 1 WHERE worker_id = ?", (self.id,))
+        self._store.execute("DELETE FROM durable_agents_worker WHERE worker_id = ?", (self.id,))
         runs.release_dead(self._store)
         self._lock.release()
 

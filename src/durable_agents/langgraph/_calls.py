@@ -20,7 +20,6 @@ from langchain_core.load import dumps as lc_dumps
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
 from .._core import RUN, Call, Usage, begin, inside
-from .._core.context import Scope
 from .._core.errors import EncodingError
 from ._private import BaseChatModel, BaseTool
 from ._values import usage_of
@@ -163,7 +162,7 @@ class _Recorder:
     @contextmanager
     def step(self) -> Iterator[None]:
         """The model's scope, for one step of its generator only: it must not leak to the consumer."""
-        with inside(Scope(self._call.path, self._call.key)), _inside_model(self._model):
+        with inside(self._call.inner()), _inside_model(self._model):
             yield
 
     def take(self, part: Any) -> bool:

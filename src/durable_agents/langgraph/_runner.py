@@ -149,7 +149,7 @@ class GraphRunner(Runner):
     def decode_result(self, data: Any) -> Any:
         return self._values(data["thread"], data["checkpoint"], data["output_keys"])
 
-    def paused_result(self, request: Any, pause: Question) -> Any:
+    def paused_result(self, run_id: str, request: Any, pause: Question) -> Any:
         """What `invoke` returns for an interrupted graph: the values so far and the open interrupts."""
         thread = _thread(self.codec.decode(request["config"]))
         snapshot = self.native.get_state(self.graph, {CONF: {CONFIG_KEY_THREAD_ID: thread}})

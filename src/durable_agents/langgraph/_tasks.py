@@ -25,6 +25,7 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.types import PregelExecutableTask, RetryPolicy, Send
 
 from .._core import RUN, SCOPE, Draft, Execution, Scope, Statement, dumps, failure, inside
+from .._core.context import escape
 from .._core.errors import EncodingError
 from .._core.log import logger
 from .._core.record import now_us
@@ -92,7 +93,9 @@ def _durable_init_loop(self: Any, input: Any, *, config: Any, **kwargs: Any) -> 
     numbered = dataclasses.replace(pad, subgraph_counter=lambda: number)
     _init_loop(self, input, config=patch_configurable(config, {CONFIG_KEY_SCRATCHPAD: numbered}), **kwargs)
     segment = f"graph:{number}"
-    self._durable_scope = Scope(scope.child(segment), scope.child_key(segment)) if number else scope
+    self._durable_scope = (
+        Scope(scope.child(segment), scope.child_key(segment), in_step=True) if number else scope
+    )
 
 
 def _graph_number(run: Execution, scope: Scope, input: Any) -> int:
@@ -156,7 +159,7 @@ class _TaskStep:
         if record is not None and record.status == "error":
             raise failure.decode(record.value())
         self._run.enter(leaf=False)
-        with inside(Scope(self.path, self._key)):
+        with inside(Scope(self.path, self._key, in_step=True)):
             yield
 
     def failed(self, error: Exception) -> Draft | None:
@@ -181,7 +184,6 @@ class _TaskStep:
             self._attempt = 1
             return False
         self._task.writes.extend((c, v) for c, v in self._run.runner.codec.decode(record.value()["writes"]))
-        self._run.served += 1
         return True
 
     def returned(self) -> Any:
@@ -238,11 +240,12 @@ class _TaskStep:
 
 def _segment(task: PregelExecutableTask, superstep: int) -> tuple[str, str]:
     """The task's part of the path, and its kind."""
+    name = escape(task.name)
     if task.path[0] != PUSH:
-        return f"{superstep}/node:{task.name}", "node"
+        return f"{superstep}/node:{name}", "node"
     if isinstance(task.path[1], tuple):  # a @task: numbered by its caller, which is its scope
-        return f"task:{task.name}:{task.path[2]}", "task"
-    return f"{superstep}/node:{task.name}:{task.path[1]}", "node"  # a Send, by its place among the Sends
+        return f"task:{name}:{task.path[2]}", "task"
+    return f"{superstep}/node:{name}:{task.path[1]}", "node"  # a Send, by its place among the Sends
 
 
 class _Attempts:

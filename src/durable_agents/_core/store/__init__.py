@@ -1,5 +1,8 @@
 """The database: every statement against DBOS's tables and ours stands in this package."""
 
+import sqlite3
+
+import psycopg
 import sqlalchemy as sa
 
 from ..errors import ConfigurationError
@@ -18,9 +21,10 @@ def open_store(url: str) -> Store:
         ConfigurationError: another kind of database, one that cannot be reached, or tables of another version.
     """
     try:
-        backend = sa.make_url(url).get_backend_name()
-    except sa.exc.ArgumentError as error:
-        raise ConfigurationError(f"not a database URL: {url!r}") from error
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise ConfigurationError(f"not a database URL: {error}") from error
+    backend = parsed.get_backend_name()
     store: Store
     if backend == "sqlite":
         from .sqlite import SqliteStore
@@ -34,6 +38,9 @@ def open_store(url: str) -> Store:
         raise ConfigurationError(f"{backend} is not supported: use a SQLite file or PostgreSQL")
     try:
         store.migrate()
+    except (sqlite3.Error, psycopg.Error, sa.exc.SQLAlchemyError) as error:
+        store.close()
+        raise ConfigurationError(f"cannot use the database {store.shown}: {error}") from error
     except BaseException:
         store.close()
         raise

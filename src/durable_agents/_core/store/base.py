@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
+import sqlalchemy as sa
+
 T = TypeVar("T")
 Params = Sequence[object]
 
@@ -60,6 +62,11 @@ class Store(ABC):
     skip_locked: str
     types: ClassVar[dict[str, str]]
     """Placeholders of table definitions: `{blob}`, `{without_rowid}`."""
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        return sa.make_url(self.url).render_as_string(hide_password=True)
 
     @abstractmethod
     def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:

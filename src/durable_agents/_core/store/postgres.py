@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -28,7 +28,13 @@ _SESSION = (
 
 @lru_cache(maxsize=1024)
 def _dialect(sql: str) -> str:
-    return sql.replace("?", "%s")
+    return sql.replace("%", "%%").replace("?", "%s")
+
+
+def _may_heal(error: psycopg.Error) -> bool:
+    """Whether the connection was lost or refused, not the statement: SQLSTATE classes 08 and 57P, too many clients."""
+    state = error.sqlstate
+    return state is None or state.startswith(("08", "57P")) or state == "53300"
 
 
 class _Statements:
@@ -79,8 +85,7 @@ class _SessionLock:
 
     def abandon(self) -> None:
         if self._connection is not None:
-            os.close(self._connection.fileno())
-            _left_to_the_parent.append(self._connection)
+            _cut(self._connection)
             self._connection = None
 
 
@@ -102,6 +107,8 @@ class PostgresStore(Store):
             shown = sa.make_url(url).render_as_string(hide_password=True)
             raise ConfigurationError(f"cannot connect to {shown}: {error}") from error
         self._idle: list[psycopg.Connection[tuple[Any, ...]]] = []
+        self._open: set[psycopg.Connection[tuple[Any, ...]]] = set()
+        self._abandoned = False
         self._room = threading.Semaphore(POOL_SIZE)
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
@@ -123,10 +130,16 @@ class PostgresStore(Store):
             try:
                 connection = self._idle.pop()
             except IndexError:
+                if self._abandoned:
+                    raise ConfigurationError(
+                        "this process was forked from one that had launched: it must launch for itself"
+                    ) from None
                 connection = self._connect()
+                self._open.add(connection)
             try:
                 yield connection
             except BaseException:
+                self._open.discard(connection)
                 connection.close()
                 raise
             self._idle.append(connection)
@@ -139,7 +152,7 @@ class PostgresStore(Store):
                 with self._connection() as connection:
                     return work(connection)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if isinstance(error, psycopg.errors.DiskFull) or time.monotonic() > deadline:
+                if not _may_heal(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(pause)
                 pause = min(pause * 2, 0.5)
@@ -196,10 +209,19 @@ class PostgresStore(Store):
             self._idle.pop().close()
 
     def abandon(self) -> None:
-        _left_to_the_parent.extend(self._idle)
-        for connection in self._idle:
-            os.close(connection.fileno())
-        self._idle = []
+        for connection in self._open:
+            _cut(connection)
+        self._idle, self._open = [], set()
+        self._abandoned = True
+
+
+def _cut(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """In a forked child: put nothing in the place of the parent's socket, so that the server hears no word of ours."""
+    with suppress(psycopg.Error, OSError):
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, connection.fileno())
+        os.close(nothing)
+    _left_to_the_parent.append(connection)
 
 
 _left_to_the_parent: list[psycopg.Connection[tuple[Any, ...]]] = []

@@ -22,7 +22,7 @@ import json
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..codec import dumps
 from ..record import Record
@@ -83,19 +83,33 @@ def get(store: Store, run_id: str) -> Row | None:
     return _row(rows[0]) if rows else None
 
 
-def find(
-    store: Store, *, statuses: Sequence[str] = (), name: str | None = None, limit: int = 100
-) -> list[Row]:
-    """Rows of runs, newest first."""
+_STATES = {
+    "queued": "status = 'ENQUEUED' AND COALESCE(recovery_attempts, 0) = 0",
+    "running": "(status = 'PENDING' OR (status = 'ENQUEUED' AND recovery_attempts > 0))",
+    "waiting": "status = 'DELAYED'",
+    "succeeded": "status = 'SUCCESS'",
+    "failed": "status IN ('ERROR', 'MAX_RECOVERY_ATTEMPTS_EXCEEDED')",
+    "cancelled": "status = 'CANCELLED'",
+}
+STATES = tuple(_STATES)
+
+
+def find(store: Store, *, states: Sequence[str] = (), name: str | None = None, limit: int = 100) -> list[Row]:
+    """Rows of runs, newest first; `states` are of `STATES`."""
     where, params = ["application_name = ?"], [APPLICATION]
-    if statuses:
-        where.append(f"status IN ({', '.join('?' * len(statuses))})")
-        params.extend(statuses)
+    if states:
+        where.append(f"({' OR '.join(_STATES[state] for state in states)})")
     if name is not None:
         where.append("name = ?")
         params.append(name)
-    sql = f"{_ROW} WHERE {' AND '.join(where)} ORDER BY created_at DESC, workflow_uuid LIMIT ?"
+    tie = _tie(store)
+    sql = f"{_ROW} WHERE {' AND '.join(where)} ORDER BY created_at DESC, {tie} DESC LIMIT ?"
     return [_row(values) for values in store.query(sql, (*params, limit))]
+
+
+def _tie(store: Store) -> str:
+    """What orders rows of one millisecond."""
+    return "rowid" if store.dialect == "sqlite" else "workflow_uuid"
 
 
 def thread_key(name: str, thread: str) -> str:
@@ -282,11 +296,15 @@ def claim(
     waiting = f"SELECT 1 FROM workflow_status WHERE queue_name IN {_QUEUES} AND status = 'ENQUEUED' LIMIT 1"
     if only is None and not store.query(waiting):  # look before locking: an empty claim must not write
         return []
-    tie = "rowid" if store.dialect == "sqlite" else "workflow_uuid"
+    tie = _tie(store)
     marks = ", ".join("?" * len(names))
-    mine = "w.executor_id IS NULL"
-    if only is not None:
-        mine = "w.workflow_uuid = ? AND (w.executor_id IS NULL OR w.executor_id = ?)"
+    # DBOS's own resume leaves the old worker on the row and moves it to another queue: that is no reservation.
+    open_to_all = f"w.executor_id IS NULL OR w.queue_name <> '{QUEUE}'"
+    mine = (
+        f"({open_to_all})"
+        if only is None
+        else f"w.workflow_uuid = ? AND ({open_to_all} OR w.executor_id = ?)"
+    )
     if shunned:
         mine += f" AND w.workflow_uuid NOT IN ({', '.join('?' * len(shunned))})"
     token = uuid.uuid4().hex
@@ -348,17 +366,15 @@ def release(store: Store, run_id: str, owner: str) -> bool:
 
 
 def release_dead(store: Store) -> int:
-    """Re-queue what workers declared dead left running, and free what they had reserved."""
-    dead = "(SELECT worker_id FROM durable_agents_worker WHERE dead = 1)"
+    """Re-queue what dead workers left running, and free what they had reserved. Dead is who has no row."""
+    dead = "executor_id NOT IN (SELECT worker_id FROM durable_agents_worker)"
+    theirs = f"queue_name = '{QUEUE}' AND executor_id IS NOT NULL AND {dead}"
     if not store.query(
-        f"SELECT 1 FROM workflow_status WHERE status IN ('PENDING', 'ENQUEUED') AND queue_name = '{QUEUE}'"
-        f" AND executor_id IN {dead} LIMIT 1"
+        f"SELECT 1 FROM workflow_status WHERE status IN ('PENDING', 'ENQUEUED') AND {theirs} LIMIT 1"
     ):
         return 0
-    store.execute(
-        f"UPDATE workflow_status SET executor_id = NULL WHERE status = 'ENQUEUED' AND executor_id IN {dead}"
-    )
-    return store.execute(_REQUEUE.format(now=store.now) + f"queue_name = '{QUEUE}' AND executor_id IN {dead}")
+    store.execute(f"UPDATE workflow_status SET executor_id = NULL WHERE status = 'ENQUEUED' AND {theirs}")
+    return store.execute(_REQUEUE.format(now=store.now) + theirs)
 
 
 def owned_by(store: Store, worker: str) -> list[tuple[str, str, bool]]:
@@ -414,18 +430,28 @@ def finish(
     return store.transact(work)
 
 
-def park(store: Store, record: Record, owner: str, rows: Sequence[Statement] = ()) -> bool:
-    """Write the record of the questions and let go of the run, its worker and its thread, in one transaction."""
+def park(
+    store: Store, record: Record, owner: str, rows: Sequence[Statement] = ()
+) -> Literal["parked", "cancelled"] | None:
+    """Write the record of the questions and let go of the run, its worker and its thread, in one transaction.
 
-    def work(tx: Transaction) -> bool:
+    A run that somebody wanted to cancel ends instead. None when `owner` no longer owns the run.
+    """
+
+    def work(tx: Transaction) -> Literal["parked", "cancelled"] | None:
         if not _append_in(store, tx, record, owner, rows):
-            return False
+            return None
+        run_id = record.body["run"]
+        ((raw,),) = tx.query("SELECT attributes FROM workflow_status WHERE workflow_uuid = ?", (run_id,))
+        if _attributes(raw).get("cancel"):
+            tx.execute(_CANCEL.format(now=store.now) + "workflow_uuid = ?", (run_id,))
+            return "cancelled"
         tx.execute(
             "UPDATE workflow_status SET status = 'DELAYED', delay_until_epoch_ms = ?, owner_xid = NULL,"
             f" executor_id = NULL, deduplication_id = NULL, updated_at = {store.now} WHERE workflow_uuid = ?",
-            (_FOREVER, record.body["run"]),
+            (_FOREVER, run_id),
         )
-        return True
+        return "parked"
 
     return store.transact(work)
 
@@ -475,23 +501,25 @@ def reopen(store: Store, tx: Transaction, record: Record, worker: str | None) ->
     return token
 
 
-def request_cancel(store: Store, run_id: str) -> str:
-    """Cancel a run that nobody drives at once, ask the owner of a running one; the status afterwards."""
+_CANCEL = (
+    "UPDATE workflow_status SET status = 'CANCELLED', owner_xid = NULL, executor_id = NULL, deduplication_id = NULL,"
+    " updated_at = {now}, completed_at = {now} WHERE "
+)
 
-    def work(tx: Transaction) -> str:
-        tx.execute(
-            "UPDATE workflow_status SET status = 'CANCELLED', owner_xid = NULL, deduplication_id = NULL,"
-            f" updated_at = {store.now}, completed_at = {store.now}"
-            " WHERE workflow_uuid = ? AND status IN ('ENQUEUED', 'DELAYED')",
-            (run_id,),
-        )
+
+def request_cancel(store: Store, run_id: str) -> None:
+    """Cancel a run that nobody drives at once; ask the owner of a running one."""
+
+    def work(tx: Transaction) -> None:
+        tx.query(f"SELECT 1 FROM workflow_status WHERE workflow_uuid = ?{store.lock_row}", (run_id,))
+        undriven = "workflow_uuid = ? AND status IN ('ENQUEUED', 'DELAYED')"
+        tx.execute(_CANCEL.format(now=store.now) + undriven, (run_id,))
         tx.execute(
             "UPDATE workflow_status SET attributes = ? WHERE workflow_uuid = ? AND status = 'PENDING'",
             ('{"cancel":true}', run_id),
         )
-        return str(tx.query("SELECT status FROM workflow_status WHERE workflow_uuid = ?", (run_id,))[0][0])
 
-    return store.transact(work)
+    store.transact(work)
 
 
 def unreserve(store: Store, run_id: str, worker: str) -> None:

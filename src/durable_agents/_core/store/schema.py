@@ -20,7 +20,7 @@ OWN_SCHEMA = "durable_agents"
 
 OWN_TABLES = (
     "CREATE TABLE IF NOT EXISTS durable_agents_worker ("
-    "worker_id TEXT PRIMARY KEY, label TEXT NOT NULL, beat BIGINT NOT NULL, dead INTEGER NOT NULL DEFAULT 0)",
+    "worker_id TEXT PRIMARY KEY, label TEXT NOT NULL, beat BIGINT NOT NULL)",
 )
 
 EXPECTED: dict[str, tuple[str, ...]] = {
@@ -39,13 +39,42 @@ EXPECTED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+MIGRATION = 125
+"""DBOS's number of the newest migration these columns need."""
+
+
 def migrate_dbos(engine: sa.Engine) -> None:
-    """Create or migrate DBOS's tables, then check that they are the ones this library was written for."""
+    """Create or migrate DBOS's tables, then check that they are the ones this library was written for.
+
+    DBOS is imported only when there is something to migrate: that takes most of a second.
+    """
     found = version("dbos")
     if not found.startswith("3.4."):
         raise ConfigurationError(
             f"dbos {found} is installed; this version of durable-runners needs dbos>=3.4,<3.5"
         )
+    schema = None if engine.dialect.name == "sqlite" else "dbos"
+    if _migration(engine, schema) < MIGRATION:
+        _run_migrations(engine)
+    inspector = sa.inspect(engine)
+    for table, columns in EXPECTED.items():
+        missing = set(columns) - {column["name"] for column in inspector.get_columns(table, schema=schema)}
+        if missing:
+            raise ConfigurationError(
+                f"DBOS's table {table} lacks {sorted(missing)}: it is not the layout of dbos 3.4"
+            )
+
+
+def _migration(engine: sa.Engine, schema: str | None) -> int:
+    """The number of the newest migration that has been applied; 0 for an empty database."""
+    if not sa.inspect(engine).has_table("dbos_migrations", schema=schema):
+        return 0
+    table = "dbos_migrations" if schema is None else f"{schema}.dbos_migrations"
+    with engine.connect() as connection:
+        return int(connection.execute(sa.text(f"SELECT max(version) FROM {table}")).scalar() or 0)
+
+
+def _run_migrations(engine: sa.Engine) -> None:
     from dbos import DBOSPortableJSONSerializer
     from dbos._sys_db import SystemDatabase
 
@@ -63,11 +92,3 @@ def migrate_dbos(engine: sa.Engine) -> None:
         database.run_migrations()
     finally:
         database.destroy()
-    schema = None if engine.dialect.name == "sqlite" else "dbos"
-    inspector = sa.inspect(engine)
-    for table, columns in EXPECTED.items():
-        missing = set(columns) - {column["name"] for column in inspector.get_columns(table, schema=schema)}
-        if missing:
-            raise ConfigurationError(
-                f"DBOS's table {table} lacks {sorted(missing)}: it is not the layout of dbos 3.4"
-            )

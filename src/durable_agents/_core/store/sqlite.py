@@ -116,10 +116,11 @@ class SqliteStore(Store):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 result = work(_Statements(self._writer))
+                self._writer.execute("COMMIT")
             except BaseException:
-                self._writer.execute("ROLLBACK")
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
                 raise
-            self._writer.execute("COMMIT")
             return result
 
     def migrate(self) -> None:
@@ -158,8 +159,19 @@ class SqliteStore(Store):
                 connection.close()
 
     def abandon(self) -> None:
-        """SQLite forbids even closing a connection in a forked child: closing would drop the parent's file locks."""
+        """SQLite forbids even closing a connection in a forked child: it would drop the parent's file locks."""
         _left_to_the_parent.extend([self._writer, self._reader, self._pulse])
+        gone: Any = _Gone()
+        self._writer = self._reader = self._pulse = gone
+
+
+class _Gone:
+    """What a forked child has instead of its parent's connections."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConfigurationError(
+            "this process was forked from one that had launched: it must launch for itself"
+        )
 
 
 _left_to_the_parent: list[sqlite3.Connection] = []

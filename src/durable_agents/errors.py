@@ -1,0 +1,43 @@
+"""Every error of the library; see `DurableError` for the tree."""
+
+from ._core.errors import (
+    AlreadyAnswered,
+    BrokenRecord,
+    ConcurrentPathError,
+    ConfigurationError,
+    DivergedError,
+    DurableError,
+    EncodingError,
+    InputMismatch,
+    NotRecoverable,
+    NotSupported,
+    NotWaiting,
+    RecordedError,
+    ResultNotRecorded,
+    RunCancelled,
+    RunNotFound,
+    RunReleased,
+    RunWaiting,
+    ThreadBusy,
+)
+
+__all__ = [
+    "AlreadyAnswered",
+    "BrokenRecord",
+    "ConcurrentPathError",
+    "ConfigurationError",
+    "DivergedError",
+    "DurableError",
+    "EncodingError",
+    "InputMismatch",
+    "NotRecoverable",
+    "NotSupported",
+    "NotWaiting",
+    "RecordedError",
+    "ResultNotRecorded",
+    "RunCancelled",
+    "RunNotFound",
+    "RunReleased",
+    "RunWaiting",
+    "ThreadBusy",
+]
