@@ -51,6 +51,7 @@ nox.options.sessions = ["core", "tests"]
 STARTED = float(os.environ.get("NOXFILE_STARTED", time.time()))
 PROJECT = nox.project.load_toml("pyproject.toml")
 FRAMEWORKS = ["langgraph"]
+CRASH_POINTS = 400  # the fixed part of the crash matrix, over all frameworks
 
 
 def install(session: nox.Session, environment: str, *extras: str, groups: list[str]) -> None:
@@ -92,10 +93,13 @@ def core(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
 def tests(session: nox.Session, framework: str) -> None:
-    """One framework: strict types, then the contract, its own tests, its quickstart and README."""
+    """One framework: strict types, its own tests, quickstart and README, then a fixed part of the crash matrix."""
     install_framework(session, framework, "test", "types")
     session.run("mypy", "-p", f"durable_agents.{framework}")
     session.run("pytest", f"integrations/{framework}", *session.posargs)
+    if not session.posargs:
+        points = str(CRASH_POINTS // len(FRAMEWORKS))
+        session.run("python", "-m", "crashmatrix", "--fixed", points, env={"PYTHONPATH": "tests"})
 
 
 @nox.session(default=False)
