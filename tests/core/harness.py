@@ -7,8 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from durable_agents._core import engine
+from durable_agents._core.opening import open_run
+from durable_agents._core.store import runs
+from plain import Plain
 
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCES = (PROGRAMS.parents[2] / "src", PROGRAMS.parent.parent, PROGRAMS)
@@ -136,6 +140,16 @@ def crash(run_id: str, after: int = 0) -> None:
         " WHERE workflow_uuid = ?",
         (run_id,),
     )
+
+
+def drive(runner: Plain, input: Any = None, *, run_id: str, thread: str | None = None) -> Any:
+    """Drive a run here, once, new or queued. A verb would go on waiting for a run that it has lost."""
+    running = engine.current()
+    worker = running.worker.id
+    _, token = open_run(running.store, runner.name, runner._request(input, thread), run_id, worker)
+    if token is None:
+        ((_, _, token),) = runs.claim(running.store, worker, [runner.name], 1, only=run_id)
+    return running.take(runner, run_id, token).drive()
 
 
 def steal(run_id: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from core.harness import crash, steal
+from core.harness import crash, drive, steal
 from durable_agents import runs
 from durable_agents._core import RUN, Draft, Statement, step
 from durable_agents._core.errors import OwnershipLost
@@ -41,7 +41,7 @@ def test_a_zombie_records_nothing_and_starts_nothing(agent: Agent, store: Store)
         step("tool", "c", lambda: calls.append("c"))
 
     with pytest.raises(OwnershipLost):
-        agent(body).run(run_id="z")
+        drive(agent(body), run_id="z")
     assert calls == ["a", "b"]
     assert [s.path for s in runs.get("z").steps()] == ["tool:a"]
     assert runs.get("z").status == "running"
@@ -57,7 +57,7 @@ def test_a_zombie_that_swallows_the_signal_ends_nothing(agent: Agent, store: Sto
         raise AssertionError("unreachable")
 
     with pytest.raises(OwnershipLost):
-        agent(body).run(run_id="z")
+        drive(agent(body), run_id="z")
     assert runs.get("z").status == "running"
     assert count(store, "z") == 1
 
@@ -73,7 +73,7 @@ def test_a_zombie_cannot_end_park_or_release_the_run(agent: Agent, store: Store,
         return RUN.get().wait({"q": 1}) if end == "wait" else "result"  # type: ignore[union-attr]
 
     with pytest.raises((OwnershipLost, KeyboardInterrupt)):
-        agent(body).run(run_id="z")
+        drive(agent(body), run_id="z")
     assert runs.get("z").status == "running"
     assert rows.owner(store, "z") == "thief"
     assert count(store, "z") == 1
@@ -99,7 +99,7 @@ def test_a_zombie_moves_neither_its_record_nor_the_frameworks_rows(agent: Agent,
     runner = agent(body)
     runner.run(False, run_id="owner")
     with pytest.raises(OwnershipLost):
-        runner.run(True, run_id="zombie")
+        drive(runner, True, run_id="zombie")
     ids = [i for (i,) in store.query("SELECT id FROM checkpoints ORDER BY id")]
     assert ids == ["owner-1", "owner-2", "owner-3", "owner-4", "zombie-1"]
     assert [s.path for s in runs.get("zombie").steps()] == ["state:first"]
@@ -118,7 +118,7 @@ def test_rows_that_fail_take_their_record_along(agent: Agent, store: Store) -> N
         )
 
     with pytest.raises(OwnershipLost):
-        agent(body).run(run_id="r")
+        drive(agent(body), run_id="r")
     assert [i for (i,) in store.query("SELECT id FROM checkpoints")] == ["same"]
     assert [s.path for s in runs.get("r").steps()] == ["state:1"]
 

@@ -172,16 +172,17 @@ def test_a_loop_that_is_closed_inside_a_step_leaves_the_run_to_others(agent: Age
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_loop_that_is_closed_while_the_caller_waits_for_its_turn(agent: Agent) -> None:
     gate = threading.Event()
-    first = agent(lambda _: step("tool", "t", lambda: gate.wait(20)))
 
-    async def body(_: None) -> str:
-        return "second"
+    async def body(input: str) -> str:
+        if input == "first":
+            await asyncio.to_thread(gate.wait, 20)
+        return input
 
-    second = agent(body)
-    running = first.start(run_id="turn-1", thread="turn")
+    runner = agent(body)
+    running = runner.start("first", run_id="turn-1", thread="turn")
     eventually(lambda: running.status == "running")
     loop = asyncio.new_event_loop()
-    task = loop.create_task(second.arun(run_id="turn-2", thread="turn"))
+    task = loop.create_task(runner.arun("second", run_id="turn-2", thread="turn"))
     loop.run_until_complete(asyncio.sleep(0.3))
     loop.close()
     gate.set()

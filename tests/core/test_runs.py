@@ -11,7 +11,7 @@ import pytest
 import durable_agents
 from core.harness import Programs, crash, eventually
 from durable_agents import errors, runs
-from durable_agents._core import RUN, Usage, step
+from durable_agents._core import RUN, Usage, engine, step
 from plain import Plain
 
 Agent = Callable[..., Plain]
@@ -67,14 +67,34 @@ def test_an_input_without_durable_form_is_refused_at_once(agent: Agent) -> None:
 
 
 @here
-@pytest.mark.parametrize("run_id", ["", "zero\0byte", "lone\ud800", "x" * 4000])
-def test_an_id_that_a_database_cannot_hold_is_refused_at_once(agent: Agent, run_id: str) -> None:
+@pytest.mark.parametrize(
+    "bad", ["zero\0byte", "lone\ud800", "line\nfeed", "x" * 256, 7], ids=lambda bad: str(bad)[:4].strip()
+)
+def test_an_id_or_thread_that_is_not_printable_or_too_long_is_refused_at_once(agent: Agent, bad: Any) -> None:
     runner = agent(lambda _: 1)
-    if run_id == "":
-        assert runner.run(run_id=run_id) == 1  # no id: a new one
-        return
-    with pytest.raises(errors.DurableError, match="id"):
-        runner.run(run_id=run_id)
+    for verb in (runner.run, runner.start):
+        with pytest.raises(errors.ConfigurationError, match="run_id must be 1 to 255 printable"):
+            verb(run_id=bad)
+        with pytest.raises(errors.ConfigurationError, match="thread must be 1 to 255 printable"):
+            verb(thread=bad)
+    assert runs.list() == []
+
+
+@here
+def test_ids_and_threads_may_be_any_text_a_person_can_read(agent: Agent) -> None:
+    runner = agent(lambda x: x)
+    for given in ("x" * 255, "é☃😀", "a/b#2@3%:", "0"):
+        assert runner.run(1, run_id=given, thread=given) == 1
+        assert runs.get(given).status == "succeeded"
+    with pytest.raises(errors.ConfigurationError, match="thread must be 1 to 255"):
+        runner.run(thread="")
+
+
+@here
+def test_a_run_without_an_id_gets_a_new_one(agent: Agent) -> None:
+    runner = agent(lambda x: x)
+    assert [runner.run(1), runner.run(2, run_id=None)] == [1, 2]
+    assert len({run.id for run in runs.list()}) == 2
 
 
 @here
@@ -115,9 +135,7 @@ def test_attach_to_a_run_this_process_drives(agent: Agent) -> None:
 @here
 def test_attach_to_a_queued_run_drives_it(agent: Agent) -> None:
     runner = agent(lambda x: threading.current_thread().name)
-    durable_agents._core.engine.current()._stopping.set()  # nobody claims
-    durable_agents._core.engine.current()._wake.set()
-    durable_agents._core.engine.current()._threads[1].join(10)
+    engine.current().shun("q")  # the claim loop leaves it alone
     assert runner.start(run_id="q").status == "queued"
     assert runner.run(run_id="q") == threading.current_thread().name
     assert runs.get("q").status == "succeeded"
@@ -251,6 +269,8 @@ def test_list_filters_by_status_and_runner(agent: Agent) -> None:
 def test_a_limit_counts_the_runs_of_the_status(agent: Agent) -> None:
     """A queued run and one between two workers have the same DBOS status."""
     runner = agent(lambda _: 1)
+    for n in range(2):
+        engine.current().shun(f"queued{n}")  # the claim loop leaves it alone
     queued = [runner.start(run_id=f"queued{n}").id for n in range(2)]
     runner.run(run_id="between")
     crash("between", after=1)
@@ -299,7 +319,7 @@ def test_cancel_of_a_running_run_lets_the_step_in_flight_finish(agent: Agent) ->
     run = agent(body).start("first", run_id="r")
     eventually(lambda: calls)
     run.cancel()
-    eventually(lambda: durable_agents._core.engine.current()._live["r"].closing)
+    eventually(lambda: engine.current()._live["r"].closing)
     gate.set()
     with pytest.raises(errors.RunCancelled):
         run.result(10)

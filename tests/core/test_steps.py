@@ -329,7 +329,7 @@ def test_an_error_without_text_is_recorded(agent: Agent) -> None:
         step("tool", "a", lambda: (_ for _ in ()).throw(Unprintable()))
 
     assert isinstance(raised(agent(body), "unprintable"), Unprintable)
-    assert "text failed" in str(runs.get("unprintable").steps()[0].error)
+    assert "whose text raises RuntimeError" in str(runs.get("unprintable").steps()[0].error)
 
 
 def test_an_error_of_an_unknown_type_is_a_recorded_error(agent: Agent) -> None:

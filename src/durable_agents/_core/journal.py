@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from .errors import OwnershipLost, Stop
 from .log import logger
-from .record import ANSWER, STATE, Draft, Record, check_link, now_us, rows_digest
+from .record import ANSWER, FLUSH, Draft, Record, check_link, now_us, rows_digest
 from .store import Statement, Store, runs
 
 
@@ -82,7 +82,7 @@ class Journal:
         """Write what is staged, under a record of its own."""
         with self._lock:
             if self._staged:
-                self.commit(Draft(STATE, f"{STATE}:{self._seq + 1}", "null"))
+                self.commit(Draft(FLUSH, f"{FLUSH}:{self._seq + 1}", "null"))
 
     def flush_soon(self) -> None:
         """`flush` unless somebody is writing right now: then the next record takes the rows along."""

@@ -31,7 +31,7 @@ INPUT = "application/vnd.durable-agents.input.v1"
 ROWS = "application/vnd.durable-agents.rows.v1"
 
 # Kinds the core writes itself; all others are steps.
-OPEN, CLOSE, WAIT, ANSWER, STATE = "open", "close", "wait", "answer", "state"
+OPEN, CLOSE, WAIT, ANSWER, FLUSH = "open", "close", "wait", "answer", "flush"
 
 
 def pae(kind: str, body: bytes) -> bytes:

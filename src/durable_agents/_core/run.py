@@ -14,13 +14,13 @@ from .codec import JSON, Codec
 from .errors import ConfigurationError, ResultNotRecorded, RunCancelled, RunNotFound, RunReleased, RunWaiting
 from .execution import Question, read_pauses
 from .journal import load
-from .record import ANSWER, CLOSE, OPEN, WAIT, Record, Usage
+from .record import ANSWER, CLOSE, FLUSH, OPEN, WAIT, Record, Usage
 from .store import runs
 
 Status = Literal["queued", "running", "waiting", "succeeded", "failed", "cancelled"]
 
 _POLL_SECONDS = 0.02
-_NOT_STEPS = (OPEN, CLOSE, WAIT, ANSWER)
+_NOT_STEPS = (OPEN, CLOSE, WAIT, ANSWER, FLUSH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,11 +66,11 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
                 f"the graph has a persistent checkpointer ({type(saver).__qualname__}). DurableGraph keeps its own "
                 f"state, and importing threads is not supported yet: leave them there with ignore_checkpointer=True"
             )
-        allowed = compiled._serde_allowlist
-        codec = graph_codec([*types_of(allowed), *types])
+        allowed = [*types_of(compiled), *types]
+        codec = graph_codec(allowed)
         runner = GraphRunner(name or default_name(compiled.get_name()), codec, type(compiled))
         runner.saver = DurableSaver(
-            lambda: engine.current().store, runner.name, staging, strict_serde([*(allowed or ()), *types])
+            lambda: engine.current().store, runner.name, staging, strict_serde(allowed)
         )
         graph = compiled.copy({"checkpointer": runner.saver})
         graph._serde_allowlist = None  # the saver's own serde is strict already

@@ -27,6 +27,7 @@ from langgraph._internal._constants import (
     RETURN,
     TASKS,
 )
+from langgraph._internal._serde import _collect_from_type as collect_from_type
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.pregel import _runner
 from langgraph.pregel._algo import sanitize_untracked_values_in_send, task_path_str
@@ -61,6 +62,7 @@ __all__ = [
     "PregelLoop",
     "UntrackedValue",
     "channels_from_checkpoint",
+    "collect_from_type",
     "ensure_config",
     "ensure_message_ids",
     "interrupt_id",
@@ -94,6 +96,7 @@ _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "BaseChatModel._areplay_v2_events_for_cache_hit": (
         BaseChatModel._areplay_v2_events_for_cache_hit, ("self", "generations", "run_manager", "kwargs")),
     "BaseTool._filter_injected_args": (BaseTool._filter_injected_args, ("self", "tool_input")),
+    "langgraph._internal._serde._collect_from_type": (collect_from_type, ("typ", "allowlist", "seen", "seen_ids")),
     "langgraph.types._interrupt_id": (interrupt_id, ("ns", "answered")),
     "langgraph.pregel._io.read_channels": (read_channels, ("channels", "select")),
     "langgraph.pregel._checkpoint.channels_from_checkpoint": (channels_from_checkpoint, ("specs", "checkpoint")),

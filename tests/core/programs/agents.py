@@ -1,15 +1,17 @@
 """agents.py COMMAND ...: a script with several runners.
 
-work                     only launch, and go on until stdin ends
+work                     only launch, and go on until stdin ends (LEASE: the lease in seconds)
 run RUNNER RUN_ID [IN]   call the runner's verb and print its result
 start RUNNER RUN_ID [IN] queue a run and end
 """
 
 import asyncio
+import itertools
 import json
 import logging
 import os
 import sys
+import time
 
 from effects import effect, gate
 
@@ -117,13 +119,32 @@ def long(input):
     return input
 
 
-ALL = (order, aorder, fan, gated, nested, retried, asking, remember, interrupted, long)
+def busy(input):
+    """C code that holds the interpreter for two seconds: no other thread of this process runs."""
+
+    def hold():
+        effect("busy")
+        begun, many = time.perf_counter(), 2_000_000
+        sum(itertools.repeat(1, many))
+        sum(itertools.repeat(1, int(2.0 / (time.perf_counter() - begun) * many)))
+        effect("still here")
+
+    return step("tool", "busy", hold)
+
+
+def slow(input):
+    """Many steps of a moment each."""
+    for number in range(60):
+        step("tool", "moment", lambda number=number: (effect(f"moment-{number}"), time.sleep(0.05)))
+
+
+ALL = (order, aorder, fan, gated, nested, retried, asking, remember, interrupted, long, busy, slow)
 RUNNERS = {body.__name__: Plain(body) for body in ALL}
 
 if __name__ == "__main__":
     command, *rest = sys.argv[1:]
     if command == "work":
-        durable_agents.launch()
+        durable_agents.launch(lease=float(os.environ.get("LEASE", 30)))
         print("works", flush=True)
         sys.stdin.read()
         durable_agents.shutdown()
