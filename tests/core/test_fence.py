@@ -1,5 +1,6 @@
 """The fence: an execution that has lost its run writes nothing, in whatever order things happen."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,9 +9,10 @@ from typing import Any
 
 import pytest
 
+import durable_agents
 from core.harness import crash, drive, steal
-from durable_agents import runs
-from durable_agents._core import RUN, Draft, Statement, step
+from durable_agents import errors, runs
+from durable_agents._core import RUN, Draft, Statement, astep, engine, step
 from durable_agents._core.errors import OwnershipLost
 from durable_agents._core.record import now_us
 from durable_agents._core.store import Store
@@ -23,8 +25,6 @@ pytestmark = pytest.mark.usefixtures("idle")
 
 @pytest.fixture
 def store() -> Store:
-    from durable_agents._core import engine
-
     return engine.current().store
 
 
@@ -103,6 +103,105 @@ def test_a_zombie_moves_neither_its_record_nor_the_frameworks_rows(agent: Agent,
     ids = [i for (i,) in store.query("SELECT id FROM checkpoints ORDER BY id")]
     assert ids == ["owner-1", "owner-2", "owner-3", "owner-4", "zombie-1"]
     assert [s.path for s in runs.get("zombie").steps()] == ["state:first"]
+
+
+def hand_back(run_id: str) -> None:
+    """What a takeover leaves when the other worker dies too: the run is queued again."""
+    engine.current().store.execute(
+        "UPDATE workflow_status SET status = 'ENQUEUED', owner_xid = NULL, executor_id = NULL"
+        " WHERE workflow_uuid = ?",
+        (run_id,),
+    )
+
+
+def later(work: Callable[[], Any]) -> None:
+    threading.Timer(0.2, work).start()
+
+
+def test_a_caller_that_has_lost_its_run_takes_it_again_when_it_is_queued(agent: Agent) -> None:
+    calls: list[str] = []
+
+    def body(_: None) -> str:
+        step("tool", "a", lambda: calls.append("a"))
+        if len(calls) == 1:
+            steal("again")
+            later(lambda: hand_back("again"))
+        step("tool", "b", lambda: calls.append("b"))
+        return "done"
+
+    assert agent(body).run(run_id="again") == "done"
+    assert calls == ["a", "b", "b"]  # the zombie's b ran, and was not recorded
+    assert [(s.name, s.epoch) for s in runs.get("again").steps()] == [("a", 1), ("b", 2)]
+
+
+def test_a_coroutine_that_has_lost_its_run_is_unwound_and_takes_it_again(agent: Agent) -> None:
+    calls: list[str] = []
+
+    async def tool(name: str) -> None:
+        calls.append(name)
+
+    async def body(_: None) -> str:
+        await astep("tool", "a", lambda: tool("a"))
+        if len(calls) == 1:
+            steal("aagain")
+            later(lambda: hand_back("aagain"))
+        await astep("tool", "b", lambda: tool("b"))
+        return "done"
+
+    async def main() -> None:
+        assert await agent(body).arun(run_id="aagain") == "done"
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    asyncio.run(main())
+    assert calls == ["a", "b", "b"]
+
+
+def test_a_caller_that_has_lost_its_run_is_given_the_others_result(agent: Agent, store: Store) -> None:
+    def body(_: None) -> str:
+        if not store.query("SELECT 1 FROM workflow_status WHERE owner_xid = 'thief'"):
+            steal("theirs")
+            later(finish_there)
+        return str(step("tool", "t", lambda: "ours"))
+
+    runner = agent(body)
+
+    def finish_there() -> None:
+        there = engine.current().take(runner, "theirs", "thief")
+        there.journal.commit(Draft("tool", "tool:t", '"theirs"'))
+        there.drive()
+
+    assert runner.run(run_id="theirs") == "theirs"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_run_that_is_cancelled_from_outside_raises_that_it_was(
+    agent: Agent, store: Store, is_async: bool
+) -> None:
+    run_id = f"outside-{is_async}"
+
+    def cancel() -> None:
+        store.execute(
+            "UPDATE workflow_status SET status = 'CANCELLED', owner_xid = NULL WHERE workflow_uuid = ?", (run_id,)
+        )
+
+    async def abody(_: None) -> None:
+        await astep("tool", "t", lambda: asyncio.to_thread(cancel))
+
+    runner = agent(abody) if is_async else agent(lambda _: step("tool", "t", cancel))
+    with pytest.raises(errors.RunCancelled):
+        asyncio.run(runner.arun(run_id=run_id)) if is_async else runner.run(run_id=run_id)
+
+
+def test_a_caller_that_waits_for_a_lost_run_is_told_of_a_shutdown(agent: Agent) -> None:
+    def body(_: None) -> None:
+        steal("told")
+        later(durable_agents.shutdown)
+        step("tool", "t", lambda: None)
+
+    with pytest.raises(errors.RunReleased, match="shutdown"):
+        agent(body).run(run_id="told")
 
 
 def test_rows_that_fail_take_their_record_along(agent: Agent, store: Store) -> None:

@@ -207,8 +207,10 @@ def test_a_base_exception_releases_the_run_and_reaches_the_caller(
     with pytest.raises(error):
         runner.run(run_id=error.__name__)
     run = runs.get(error.__name__)
-    assert run.status == "running"
-    assert run.steps() == []
+    time.sleep(0.3)  # this process does not claim it again by itself
+    assert (run.status, run.steps(), calls) == ("running", [], [1])
+    assert runner.run(run_id=error.__name__) == "done"
+    assert calls == [1, 1]
 
 
 @here
@@ -226,7 +228,8 @@ def test_a_base_exception_in_a_coroutine_reaches_the_caller(agent: Agent, error:
     runner = agent(body)
     with pytest.raises(error):
         asyncio.run(runner.arun(run_id=f"a{error.__name__}"))
-    assert runs.get(f"a{error.__name__}").status != "failed"
+    assert runs.get(f"a{error.__name__}").status == "running"
+    assert asyncio.run(runner.arun(run_id=f"a{error.__name__}")) == "done"
 
 
 @here
@@ -243,7 +246,7 @@ def test_a_tool_that_exits_does_not_spin(agent: Agent) -> None:
     eventually(lambda: calls)
     time.sleep(1.0)
     run.cancel()
-    assert len(calls) <= 10
+    assert calls == [1]
 
 
 @here

@@ -1,12 +1,14 @@
 """Launching: from anywhere, once, on a database that can be used; and its end."""
 
 import asyncio
+import multiprocessing
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -258,19 +260,113 @@ def test_shutdown_may_be_registered_with_atexit(url: str, tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_process_that_ends_leaves_queued_runs_to_others(programs: Programs, database: str) -> None:
-    """It waits for the run it drives, but must not take new ones that it can no longer drive."""
-    programs.start("agents", "start", "order", "unused").ends()
-    ending = programs.start("ending")
+def test_a_caller_whose_process_shuts_down_is_told_that_the_run_goes_on(agent: Agent, database: str) -> None:
+    durable_agents.launch(database)
+    started, caught = threading.Event(), []
+
+    def body(_: None) -> None:
+        step("tool", "a", lambda: (started.set(), time.sleep(0.2)))
+        step("tool", "b", lambda: None)
+
+    runner = agent(body)
+
+    def call() -> None:
+        try:
+            runner.run(run_id="r")
+        except BaseException as error:
+            caught.append(error)
+
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    assert started.wait(10)
+    durable_agents.shutdown()
+    caller.join(5)
+    assert [type(error) for error in caught] == [errors.RunReleased]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_shutdown_does_not_wait_for_a_run_that_has_no_step_in_flight(
+    agent: Agent, url: str, is_async: bool
+) -> None:
+    """It waits for effects to be recorded; what a framework does between two steps can be done again."""
+    durable_agents.launch(url)
+    between, over = threading.Event(), threading.Event()
+
+    def body(_: None) -> None:
+        step("tool", "t", lambda: None)
+        between.set()
+        over.wait(20)
+
+    async def abody(_: None) -> None:
+        await astep("tool", "t", lambda: asyncio.sleep(0))
+        between.set()
+        await asyncio.sleep(20)
+
+    agent(abody if is_async else body).start(run_id="r")
+    assert between.wait(10)
+    begun = time.monotonic()
+    durable_agents.shutdown()
+    took = time.monotonic() - begun
+    over.set()
+    durable_agents.launch(url, poll=3600)
+    assert runs.get("r").status == "running"
+    assert took < 5
+
+
+def test_shutdown_gives_up_on_a_step_that_does_not_end(
+    agent: Agent, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_SHUTDOWN_SECONDS", 0.3)
+    durable_agents.launch(url)
+    calls: list[str] = []
+    gate = threading.Event()
+
+    def tool() -> str:
+        calls.append("tool")
+        if len(calls) == 1:
+            gate.wait(20)
+        return "done"
+
+    run = agent(lambda _: step("tool", "t", tool)).start(run_id="r")
+    eventually(lambda: calls)
+    begun = time.monotonic()
+    durable_agents.shutdown()
+    assert time.monotonic() - begun < 3
+    durable_agents.launch(url)
+    assert run.result(10) == "done"
+    gate.set()
+    assert calls == ["tool", "tool"]
+
+
+def test_a_process_that_ends_releases_the_run_it_drives(programs: Programs, database: str) -> None:
+    """At the step that is in flight: nothing runs twice, nobody waits for the end of the run or for a grace."""
+    ending = programs.start("ending", "slow")
     ending.until("main ends")
+    begun = time.monotonic()
+    assert ending.ends(10) == 0, ending.output
+    assert time.monotonic() - begun < 2
+    done = len(programs.ledger.effects())
+    assert 0 < done < 50
+    assert "Traceback" not in ending.output
+    durable_agents.launch(programs.database_url, poll=3600)
+    assert runs.get("r").status == "running"
     worker = programs.start("agents", "work")
+    eventually(lambda: runs.get("r").status == "succeeded", 15, worker.output)
+    assert programs.ledger.effects() == [f"moment-{n}" for n in range(60)]
+
+
+def test_a_process_that_ends_leaves_queued_runs_to_others(programs: Programs, database: str) -> None:
+    """It gives the step in flight some seconds, but must not take new runs that it can no longer drive."""
+    assert programs.start("agents", "start", "order", "unused").ends(20) == 0
+    ending, worker = programs.start("ending", "gated"), programs.start("agents", "work")
+    ending.until("main ends")
     worker.until("works")
-    queued = programs.start("agents", "start", "order", "late")
-    assert queued.ends() == 0
+    assert programs.start("agents", "start", "order", "late").ends(20) == 0
     durable_agents.launch(programs.database_url, poll=3600)
     eventually(lambda: runs.get("late").status == "succeeded", 8, ending.output + worker.output)
     (programs.home / "open").touch()
-    assert ending.ends() == 0
+    assert ending.ends(12) == 0
+    eventually(lambda: runs.get("r").status == "succeeded", 8, worker.output)
 
 
 # -- fork
@@ -344,3 +440,71 @@ def test_a_forked_child_does_not_keep_its_parent_alive(programs: Programs, datab
     child = programs.ledger.pids("child")[0]
     os.kill(child, 0)  # it still lives
     os.kill(child, 9)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_pool_of_forked_children_inside_a_step(agent: Agent, url: str) -> None:
+    """They end with their own exit handlers, which must not end the parent's engine."""
+    durable_agents.launch(url)
+
+    def tool() -> list[int]:
+        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
+            return list(pool.map(abs, [-1, -2, -3]))
+
+    runner = agent(lambda _: [step("tool", "pool", tool), step("tool", "after", lambda: 4)])
+    assert runner.run(run_id="pool") == [[1, 2, 3], 4]
+    assert [s.path for s in runs.get("pool").steps()] == ["tool:pool", "tool:after"]
+    assert engine.current().worker.beat()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_that_ends_leaves_the_parents_lock(agent: Agent, database: str) -> None:
+    durable_agents.launch(database)
+    worker = engine.current().worker
+
+    def work() -> None:
+        durable_agents.shutdown()  # nothing to do: it has not launched
+
+    assert in_child(work) == 0
+    assert not engine.current().store.lock_is_free(worker.id)
+    assert worker.beat()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_forked_while_the_parent_is_busy_does_not_hang(agent: Agent, database: str) -> None:
+    """Another thread holds the locks of the store and the engine at any moment: the child must not wait for them."""
+    durable_agents.launch(database, poll=0.01)
+    ended = threading.Event()
+    runner = agent(lambda x: [step("tool", "t", lambda: x) for _ in range(5)])
+
+    def keep_busy() -> None:
+        while not ended.is_set():
+            runner.run(1)
+
+    busy = threading.Thread(target=keep_busy)
+    busy.start()
+
+    def work() -> None:
+        durable_agents.launch(database)
+        assert runner.run(2) == [2] * 5
+        durable_agents.shutdown()
+
+    try:
+        assert [in_child(work) for _ in range(5)] == [0] * 5
+    finally:
+        ended.set()
+        busy.join(10)
+    assert {run.status for run in runs.list(limit=1000)} == {"succeeded"}
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_that_kept_something_of_its_parent_is_told(agent: Agent, database: str) -> None:
+    durable_agents.launch(database)
+    store = engine.current().store
+
+    def work() -> None:
+        with pytest.raises(errors.ConfigurationError, match="must launch for itself"):
+            store.query("SELECT 1")
+
+    assert in_child(work) == 0
+    assert store.query("SELECT 1") == [(1,)]

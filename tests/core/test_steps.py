@@ -13,7 +13,7 @@ import pytest
 import durable_agents
 from core.harness import crash
 from durable_agents import DurableError, errors, idempotency_key, runs
-from durable_agents._core import RUN, Usage, astep, begin, is_replaying, scope, step
+from durable_agents._core import RUN, Usage, astep, begin, inside, is_replaying, scope, step
 from plain import Plain, Steer
 
 pytestmark = pytest.mark.usefixtures("sqlite")
@@ -155,6 +155,40 @@ def test_one_path_at_once_is_an_error(agent: Agent) -> None:
         asyncio.run(agent(body).arun())
 
 
+@pytest.mark.parametrize("key", ["same", ""], ids=["key", "own task"])
+def test_one_path_at_once_ends_the_run_whatever_the_framework_makes_of_it(agent: Agent, key: str) -> None:
+    calls = Calls()
+
+    def body(_: None) -> str:
+        call = begin("tool", "f", key=key)
+        assert call is not None
+        with call.running(), inside(call.scope):
+            try:
+                step("tool", "f", calls, key=key)
+            except Exception as error:
+                return f"told the model: {error}"
+        return "unreachable"
+
+    runner, run_id = agent(body), f"at-once-{key}"
+    with pytest.raises(errors.ConcurrentPathError, match="give each a key of its own"):
+        runner.run(run_id=run_id)
+    assert calls == []
+    assert isinstance(runs.get(run_id).error, errors.ConcurrentPathError)
+
+
+def test_other_threads_and_tasks_without_input_end_the_run_too(agent: Agent) -> None:
+    async def body(_: None) -> str:
+        async def tool() -> int:
+            return 1
+
+        found = await asyncio.gather(*(astep("tool", "f", tool) for _ in range(2)), return_exceptions=True)
+        return f"told the model: {found}"
+
+    with pytest.raises(errors.ConcurrentPathError):
+        asyncio.run(agent(body).arun(run_id="tasks"))
+    assert runs.get("tasks").status == "failed"
+
+
 # -- paths
 
 
@@ -217,6 +251,12 @@ def test_a_nested_path_is_not_a_name_with_a_slash(agent: Agent) -> None:
         ]
     )
     assert runner.run() == ["inner", "outer"]
+
+
+def test_what_separates_parts_of_a_path_is_escaped_in_names(agent: Agent) -> None:
+    agent(lambda _: step("tool", "a/b:c#2@3%\n\0", lambda: 1, key="k:1")).run(run_id="escaped")
+    assert paths("escaped") == ["tool:a%2Fb%3Ac%232%403%25%0A%00:k%3A1"]
+    assert runs.get("escaped").steps()[0].name == "a/b:c#2@3%\n\0"
 
 
 NAMES = {
@@ -418,6 +458,48 @@ def test_an_opaque_leaf_goes_on_live_and_stops_a_replay(agent: Agent) -> None:
     with pytest.raises(errors.ResultNotRecorded, match=r"builtins\.object"):
         replay(runner, "leaf")
     assert len(calls) == 1
+    assert runs.get("leaf").status == "failed"
+
+
+def test_a_framework_that_handles_every_error_cannot_hide_a_lost_result(agent: Agent) -> None:
+    calls = Calls()
+
+    def body(_: None) -> str:
+        try:
+            step("tool", "t", lambda: (calls(), object())[1])
+        except Exception as error:
+            return f"told the model: {error}"
+        return "done"
+
+    runner = agent(body)
+    assert runner.run(run_id="hidden-leaf") == "done"
+    with pytest.raises(errors.ResultNotRecorded):
+        replay(runner, "hidden-leaf")
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("how", ["task group", "gather"])
+def test_what_ends_a_run_reaches_the_caller_as_itself_however_it_was_wrapped(agent: Agent, how: str) -> None:
+    argument = ["1"]
+
+    async def tool() -> str:
+        return "charged"
+
+    async def body(_: None) -> Any:
+        charge = lambda: astep("tool", "charge", tool, input=argument[0], key="k")  # noqa: E731
+        if how == "gather":
+            return await asyncio.gather(charge(), asyncio.sleep(0), return_exceptions=True) and "ok"
+        async with asyncio.TaskGroup() as group:
+            group.create_task(charge())
+        return "ok"
+
+    runner, run_id = agent(body), f"wrapped-{how}"
+    assert asyncio.run(runner.arun(run_id=run_id)) == "ok"
+    argument[0] = "2"
+    crash(run_id)
+    with pytest.raises(errors.DivergedError):
+        asyncio.run(runner.arun(run_id=run_id))
+    assert isinstance(runs.get(run_id).error, errors.DivergedError)
 
 
 def deep() -> Any:
@@ -576,8 +658,55 @@ def test_a_retry_of_the_second_call_has_the_key_of_the_second_call(agent: Agent)
         retried = step("tool", "charge", idempotency_key, attempt=2)
         return [first, second, retried]
 
-    first, second, retried = agent(body).run()
+    first, second, retried = agent(body).run(run_id="second-call")
     assert retried == second != first
+    assert paths("second-call") == ["tool:charge", "tool:charge#2", "tool:charge#2@2"]
+
+
+def test_inside_a_retried_container_the_keys_are_those_of_the_first_try(agent: Agent) -> None:
+    def body(_: None) -> list[str]:
+        def node() -> str:
+            return step("tool", "charge", idempotency_key)
+
+        return [step("node", "n", node, leaf=False, attempt=n) for n in (1, 2)]
+
+    first, second = agent(body).run(run_id="container-retry")
+    assert first == second
+    assert paths("container-retry") == ["node:n/tool:charge", "node:n", "node:n@2/tool:charge", "node:n@2"]
+
+
+def test_a_default_is_given_where_there_is_no_key(agent: Agent) -> None:
+    assert idempotency_key(default="none") == "none"
+
+    def body(_: None) -> list[str]:
+        with scope("node"):
+            bare = idempotency_key(default="none")
+        return [idempotency_key(default="none"), bare, step("tool", "t", lambda: idempotency_key(default="none"))]
+
+    top, bare, key = agent(body).run()
+    assert (top, bare) == ("none", "none")
+    assert len(key) == 32
+
+
+def test_a_scope_inside_a_step_has_a_key(agent: Agent) -> None:
+    def tool() -> str:
+        with scope("inner"):
+            return idempotency_key()
+
+    def body(_: None) -> list[str]:
+        return [step("tool", "t", tool), step("tool", "t", idempotency_key)]
+
+    assert len(set(agent(body).run())) == 2
+
+
+def test_rerun_steps_have_keys_of_their_own(agent: Agent) -> None:
+    def body(_: None) -> list[str]:
+        return [step("tool", "handoff", idempotency_key, effect="rerun") for _ in range(2)]
+
+    runner = agent(body)
+    first = runner.run(run_id="rerun-keys")
+    assert len(set(first)) == 2
+    assert replay(runner, "rerun-keys") == first
 
 
 # -- what else a step may be

@@ -128,7 +128,10 @@ def test_two_scripts_whose_agents_have_no_names_leave_each_others_runs_alone(pro
     ]
     for name, program in started.items():
         assert set(programs.ledger.pids(f"{name} does the work of {name}")) == {program.pid}
-    started["shop"].kill()
+    stdin = started["shop"].process.stdin
+    assert stdin is not None
+    stdin.close()
+    assert started["shop"].ends(10) == 0
     programs.start("agents", "work").until("works")
     assert programs.start("shop", "only start").ends(20) == 0  # its runs wait for a shop, not for anybody
     time.sleep(1.0)

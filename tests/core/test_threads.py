@@ -1,5 +1,6 @@
 """Conversations: one active run in each, in the order they came; a new input drops the pause of the old one."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -147,21 +148,57 @@ def test_a_failed_run_frees_its_thread(agent: Agent) -> None:
     assert runner.run(1, thread="t") == 1
 
 
-def test_a_call_on_its_own_thread_from_inside_the_run_is_an_error(agent: Agent) -> None:
-    def body(x: Any) -> Any:
-        return runner.run("inner", thread="t") if x == "outer" else x
-
-    runner = agent(body)
+def in_time(call: Callable[[], Any]) -> BaseException:
+    """What the call raises, which would wait for itself for ever if it waited."""
     caught: list[BaseException] = []
 
-    def call() -> None:
+    def work() -> None:
         try:
-            runner.run("outer", run_id="outer", thread="t")
+            call()
         except BaseException as error:
             caught.append(error)
 
-    caller = threading.Thread(target=call, daemon=True)
+    caller = threading.Thread(target=work, daemon=True)
     caller.start()
     caller.join(5)
     assert caught, "the run waits for itself"
-    assert isinstance(caught[0], errors.DurableError)
+    return caught[0]
+
+
+@pytest.mark.parametrize("where", ["body", "tool"])
+def test_a_call_on_its_own_thread_from_inside_the_run_is_an_error(agent: Agent, where: str) -> None:
+    def inner() -> Any:
+        return runner.run("inner", thread="t")
+
+    def body(x: Any) -> Any:
+        if x == "inner":
+            return x
+        return step("tool", "t", inner) if where == "tool" else inner()
+
+    runner = agent(body)
+    error = in_time(lambda: runner.run("outer", run_id="outer", thread="t"))
+    assert isinstance(error, errors.ThreadBusy)
+    assert "'outer'" in str(error)
+    assert "start()" in str(error)
+    assert runner.run("inner", thread="t") == "inner"
+
+
+def test_an_awaited_call_on_its_own_thread_from_inside_the_run_is_an_error(agent: Agent) -> None:
+    async def body(x: Any) -> Any:
+        return await runner.arun("inner", thread="t") if x == "outer" else x
+
+    runner = agent(body)
+    error = in_time(lambda: asyncio.run(runner.arun("outer", run_id="outer", thread="t")))
+    assert isinstance(error, errors.ThreadBusy)
+
+
+def test_from_inside_a_run_other_threads_are_free_and_its_own_can_be_queued(agent: Agent) -> None:
+    def body(x: Any) -> Any:
+        if x != "outer":
+            return x
+        runner.start("after", run_id="after", thread="t")
+        return [runner.run("else", thread="u"), runner.run("none")]
+
+    runner = agent(body)
+    assert runner.run("outer", thread="t") == ["else", "none"]
+    assert runs.get("after").result(10) == "after"

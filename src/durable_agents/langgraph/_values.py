@@ -27,16 +27,16 @@ _TYPES: tuple[type, ...] = (
 )  # fmt: skip
 
 
+_SCHEMAS = ("state_schema", "input_schema", "output_schema", "context_schema")
+
+
 def types_of(graph: Any) -> list[type]:
-    """The classes in the schemas of a compiled graph and of the graphs that are its nodes, as LangGraph collects them."""
+    """The classes in the schemas of a compiled graph and of its nodes that are graphs, as LangGraph collects them."""
     found: set[Any] = set()
     graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
     for each in graphs:
         builder = getattr(each, "builder", None)
-        schemas = [
-            getattr(builder, name, None)
-            for name in ("state_schema", "input_schema", "output_schema", "context_schema")
-        ]
+        schemas = [getattr(builder, name, None) for name in _SCHEMAS]
         nodes = [node.input_schema for node in getattr(builder, "nodes", {}).values()]
         channels = [
             getattr(c, name, None) for c in each.channels.values() for name in ("ValueType", "UpdateType")

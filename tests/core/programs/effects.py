@@ -8,6 +8,8 @@ from pathlib import Path
 import durable_agents
 from durable_agents import DurableError
 
+LEDGER = Path(os.environ["LEDGER"])
+
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -22,7 +24,7 @@ def effect(name: str, result: object = None) -> object:
     except DurableError:
         key = ""
     line = f"{name}\t{key}\t{os.getpid()}\n".encode()
-    file = os.open(os.environ["LEDGER"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    file = os.open(LEDGER, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.write(file, line)
     os.fsync(file)
     os.close(file)

@@ -1,11 +1,15 @@
-"""ending.py: a process whose main thread has ended while a run is still being driven."""
+"""ending.py RUNNER: a process whose main thread ends while a queued run is being driven."""
+
+import sys
+import time
 
 from agents import RUNNERS
+from effects import LEDGER
 
 import durable_agents
 
 durable_agents.launch()
-RUNNERS["gated"].start(run_id="gated")
-while durable_agents.runs.get("gated").status != "running" or not durable_agents.runs.get("gated").steps():
-    pass
+RUNNERS[sys.argv[1]].start(run_id="r")
+while not LEDGER.exists() or len(LEDGER.read_text().splitlines()) < 2:
+    time.sleep(0.005)
 print("main ends", flush=True)
