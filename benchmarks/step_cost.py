@@ -18,9 +18,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-import postgres  # noqa: E402
-import steps  # noqa: E402
-import supersteps  # noqa: E402
+import steps
+import supersteps
+
+import postgres
 
 
 @contextmanager

@@ -53,7 +53,11 @@ def report(name: str, url: str, rounds: int) -> None:
     durable_agents.launch(url)
     store = engine.current().store
     loop = Loop(f"loop_{name}")
-    store.create_tables(["CREATE TABLE IF NOT EXISTS bench_floor (run TEXT, seq INTEGER, output TEXT, PRIMARY KEY (run, seq))"])
+    store.create_tables(
+        [
+            "CREATE TABLE IF NOT EXISTS bench_floor (run TEXT, seq INTEGER, output TEXT, PRIMARY KEY (run, seq))"
+        ]
+    )
     variants: dict[str, Callable[[], tuple[float, float]]] = {
         "bare INSERT + commit": lambda: floor(store),
         "plain DBOS step": dbos_steps,
@@ -86,8 +90,22 @@ def replay(loop: Loop) -> tuple[float, float]:
     run_id = uuid.uuid4().hex
     loop.call(Request(None), run_id)
     store = engine.current().store
-    store.write([Statement("UPDATE workflow_status SET status = 'PENDING', owner_xid = 'again' WHERE workflow_uuid = ?", ((run_id,),))])
-    store.write([Statement("DELETE FROM operation_outputs WHERE workflow_uuid = ? AND function_name = 'close'", ((run_id,),))])
+    store.write(
+        [
+            Statement(
+                "UPDATE workflow_status SET status = 'PENDING', owner_xid = 'again' WHERE workflow_uuid = ?",
+                ((run_id,),),
+            )
+        ]
+    )
+    store.write(
+        [
+            Statement(
+                "DELETE FROM operation_outputs WHERE workflow_uuid = ? AND function_name = 'close'",
+                ((run_id,),),
+            )
+        ]
+    )
     wall, cpu = time.perf_counter(), time.thread_time()
     engine.current().take(loop, run_id, "again").drive()
     return time.perf_counter() - wall, time.thread_time() - cpu

@@ -92,10 +92,8 @@ def report(name: str, url: str, rounds: int) -> None:
     graph = build()
     durable_agents.launch(url)
     with contextlib.ExitStack() as stack:
-        if name == "sqlite":
-            variants = list(_on_sqlite(graph, url, stack))
-        else:
-            variants = list(_on_postgres(graph, url, stack))
+        open_variants = _on_sqlite if name == "sqlite" else _on_postgres
+        variants = list(open_variants(graph, url, stack))
         for size in SIZES:
             for _ in range(max(2, rounds // 2)):
                 for variant in variants:
@@ -103,7 +101,9 @@ def report(name: str, url: str, rounds: int) -> None:
             for variant in variants[1:]:
                 variant.measure_bytes(size)
     durable_agents.shutdown()
-    print(f"\n{name}: per superstep of {SUPERSTEPS}, one message of 300 characters each (bytes: tables, written)")
+    print(
+        f"\n{name}: per superstep of {SUPERSTEPS}, one message of 300 characters each (bytes: tables, written)"
+    )
     print("  " + " " * 18 + "".join(f"{f'{size} messages':>31}" for size in SIZES))
     for variant in variants:
         cells = []
@@ -121,7 +121,9 @@ def _durable(graph: Any, name: str, tables: Callable[[], int], log: Callable[[],
 def _on_sqlite(graph: Any, url: str, stack: contextlib.ExitStack) -> Iterator[Variant]:
     path = Path(url.removeprefix("sqlite:///"))
     native_path = path.with_name("native.sqlite")
-    connection = stack.enter_context(contextlib.closing(sqlite3.connect(native_path, check_same_thread=False)))
+    connection = stack.enter_context(
+        contextlib.closing(sqlite3.connect(native_path, check_same_thread=False))
+    )
     saver = SqliteSaver(connection)
     saver.setup()
     connection.execute("PRAGMA synchronous=FULL")
@@ -138,7 +140,9 @@ def _sqlite_bytes(path: Path) -> int:
     """Size of the file with its pages packed, so that half-filled ones do not blur a few kilobytes."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("VACUUM")
-        (pages,), (size,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
+        (pages,), (size,) = (
+            connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size")
+        )
     return int(pages * size)
 
 
@@ -154,11 +158,17 @@ def _on_postgres(graph: Any, url: str, stack: contextlib.ExitStack) -> Iterator[
     native = graph.copy({"checkpointer": saver})
     watch = stack.enter_context(psycopg.connect(url, autocommit=True))
 
-    def tables(schemas: tuple[str, ...]) -> int:
-        for schema, table in watch.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname = ANY(%s)", (list(schemas),)):
+    def tables(*schemas: str) -> int:
+        """Size of all tables of these schemas with their indexes, packed."""
+        total = 0
+        found = watch.execute(
+            "SELECT schemaname, tablename FROM pg_tables WHERE schemaname = ANY(%s)", (list(schemas),)
+        )
+        for schema, table in found.fetchall():
             watch.execute(f'VACUUM FULL "{schema}"."{table}"')
-        sql = "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c WHERE relkind = 'r' AND relnamespace::regnamespace::text = ANY(%s)"
-        return int(watch.execute(sql, (list(schemas),)).fetchone()[0] or 0)
+            ((size,),) = watch.execute(f'SELECT pg_total_relation_size(\'"{schema}"."{table}"\')').fetchall()
+            total += size
+        return total
 
     def log() -> int:
         return int(watch.execute("SELECT pg_current_wal_lsn() - '0/0'").fetchone()[0])
@@ -166,6 +176,6 @@ def _on_postgres(graph: Any, url: str, stack: contextlib.ExitStack) -> Iterator[
     yield Variant("no checkpointer", graph.invoke)
     yield Variant(
         "PostgresSaver", lambda input, config: native.invoke(input, config, durability="sync"),
-        lambda: tables(("public",)), log,
+        lambda: tables("public"), log,
     )  # fmt: skip
-    yield _durable(graph, "postgresql", lambda: tables(("dbos", "durable_agents")), log)
+    yield _durable(graph, "postgresql", lambda: tables("dbos", "durable_agents"), log)

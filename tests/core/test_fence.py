@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import durable_agents
-from core.harness import crash, drive, steal
+from core.harness import crash, drive, eventually, steal
 from durable_agents import errors, runs
 from durable_agents._core import RUN, Draft, Statement, astep, engine, step
 from durable_agents._core.errors import OwnershipLost
@@ -183,7 +183,8 @@ def test_a_run_that_is_cancelled_from_outside_raises_that_it_was(
 
     def cancel() -> None:
         store.execute(
-            "UPDATE workflow_status SET status = 'CANCELLED', owner_xid = NULL WHERE workflow_uuid = ?", (run_id,)
+            "UPDATE workflow_status SET status = 'CANCELLED', owner_xid = NULL WHERE workflow_uuid = ?",
+            (run_id,),
         )
 
     async def abody(_: None) -> None:
@@ -220,6 +221,30 @@ def test_rows_that_fail_take_their_record_along(agent: Agent, store: Store) -> N
         drive(agent(body), run_id="r")
     assert [i for (i,) in store.query("SELECT id FROM checkpoints")] == ["same"]
     assert [s.path for s in runs.get("r").steps()] == ["state:1"]
+
+
+def test_a_record_that_can_never_be_written_does_not_repeat_its_effect_for_ever(
+    agent: Agent, idle: str
+) -> None:
+    """A run that is claimed again and again without a new record backs off, and fails after a limit."""
+    durable_agents.shutdown()
+    durable_agents.launch(idle, heartbeat=0.02, grace=0.05, lease=30, poll=0.02)
+    calls: list[int] = []
+
+    def body(_: None) -> None:
+        calls.append(1)
+        run = RUN.get()
+        assert run is not None
+        run.journal.commit(
+            Draft("state", "state:1", "null"), [Statement("INSERT INTO nowhere VALUES (?)", ((1,),))]
+        )
+
+    run = agent(body).start(run_id="never")
+    try:
+        eventually(lambda: run.status == "failed", 4, f"claimed {len(calls)} times")
+    finally:
+        run.cancel()
+    assert len(calls) < 20
 
 
 def test_the_records_of_two_owners_are_one_chain(agent: Agent, store: Store) -> None:

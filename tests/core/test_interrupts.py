@@ -11,7 +11,7 @@ import pytest
 
 from core.harness import Programs, eventually
 from durable_agents import errors, runs
-from durable_agents._core import RUN, astep, step
+from durable_agents._core import RUN, astep, engine, step
 from plain import Plain
 
 Agent = Callable[..., Plain]
@@ -188,6 +188,38 @@ def test_a_loop_that_is_closed_while_the_caller_waits_for_its_turn(agent: Agent)
     gate.set()
     assert runs.get("turn-2").result(10) == "second"
     assert not task.done()
+
+
+@here
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_caller_that_is_collected_while_the_database_is_in_use_waits_for_no_lock(agent: Agent) -> None:
+    """Coroutines are collected in any thread, so also in one that has the lock that the release of a run wants."""
+    gate, store = threading.Event(), engine.current().store
+
+    async def body(input: str) -> str:
+        if input == "first":
+            await asyncio.to_thread(gate.wait, 20)
+        return input
+
+    runner = agent(body)
+    running = runner.start("first", run_id="lock-1", thread="lock")
+    eventually(lambda: running.status == "running")
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(runner.arun("second", run_id="lock-2", thread="lock"))]
+    loop.run_until_complete(asyncio.sleep(0.3))
+    loop.close()
+    collecting = threading.Thread(
+        target=lambda: store.transact(lambda _: (tasks.clear(), gc.collect())), daemon=True
+    )
+    collecting.start()
+    collecting.join(3)
+    stuck = collecting.is_alive()
+    if stuck:  # let the other tests of this module go on
+        store._write_lock.release()  # type: ignore[attr-defined]
+        collecting.join(3)
+    gate.set()
+    assert not stuck
+    assert runs.get("lock-2").result(10) == "second"
 
 
 @here

@@ -52,7 +52,9 @@ def edited(text: str, **parts: Any) -> str:
 @pytest.fixture
 def order(agent: Agent) -> Callable[[str], Plain]:
     """Makes a run of three tools: five records, of which the first opens and the last closes it."""
-    runner = agent(lambda x: [step("tool", name, lambda name=name: f"{name} {x}", input=name) for name in "abc"])
+    runner = agent(
+        lambda x: [step("tool", name, lambda name=name: f"{name} {x}", input=name) for name in "abc"]
+    )
 
     def make(run_id: str) -> Plain:
         assert runner.run(1, run_id=run_id) == ["a 1", "b 1", "c 1"]
@@ -95,7 +97,7 @@ def test_a_known_record_has_a_known_hash() -> None:
 def test_a_body_holds_no_floats_and_no_empty_fields() -> None:
     draft = Draft("model", "model:m", '"x"', name="m", usage=Usage("gpt", 3, 0))
     record = draft.seal(run="r", seq=1, prev="", at=now_us(), worker="w", epoch=1)
-    assert set(record.body) == set("v run seq prev kind path name at worker epoch out usage".split())
+    assert set(record.body) == {*BODY, "name", "prev", "usage", "out"}
     assert record.body["usage"] == {"model": "gpt", "input_tokens": 3}
     assert json.loads(record.text, parse_float=pytest.fail) == record.body
 
@@ -189,12 +191,14 @@ def test_a_deleted_end_is_noticed_in_a_run_that_is_over(order: Callable[[str], P
 
 
 @pytest.mark.parametrize("part", ["payload", "salt"])
-def test_a_changed_payload_ends_a_run_that_would_be_served_it(order: Callable[[str], Plain], part: str) -> None:
+def test_a_changed_payload_ends_a_run_that_would_be_served_it(
+    order: Callable[[str], Plain], part: str
+) -> None:
     run_id = f"changed-{part}"
     runner = order(run_id)
     crash(run_id, after=3)
     put(run_id, 3, edited(stored(run_id)[2], **{part: '"b 100"' if part == "payload" else "00" * 16}))
-    with pytest.raises(errors.BrokenRecord, match="'tool:b'.*changed"):
+    with pytest.raises(errors.BrokenRecord, match=r"'tool:b'.*changed"):
         runner.run(1, run_id=run_id)
     assert runs.get(run_id).status == "failed"
     assert [s.path for s in runs.get(run_id).steps()] == ["tool:a", "tool:b"]
@@ -203,7 +207,7 @@ def test_a_changed_payload_ends_a_run_that_would_be_served_it(order: Callable[[s
 def test_a_changed_result_is_not_given(order: Callable[[str], Plain]) -> None:
     order("result")
     put("result", 5, edited(stored("result")[4], payload='["forged"]'))
-    with pytest.raises(errors.BrokenRecord, match="'close'.*changed"):
+    with pytest.raises(errors.BrokenRecord, match=r"'close'.*changed"):
         runs.get("result").result(2)
 
 
@@ -241,7 +245,16 @@ def test_a_broken_run_neither_spins_nor_blocks_the_others(
 
 # -- what is no record
 
-BODY = {"v": 1, "run": "malformed", "seq": 5, "kind": "close", "path": "close", "at": 1, "worker": "w", "epoch": 1}
+BODY = {
+    "v": 1,
+    "run": "malformed",
+    "seq": 5,
+    "kind": "close",
+    "path": "close",
+    "at": 1,
+    "worker": "w",
+    "epoch": 1,
+}
 
 
 def close(**fields: Any) -> dict[str, Any]:
@@ -334,7 +347,7 @@ def test_a_redacted_payload_still_verifies_and_is_shown(agent: Agent) -> None:
     assert runs.get("redacted").result(2) == "done"
     assert runner.run(run_id="redacted") == "done"
     crash("redacted")
-    with pytest.raises(errors.BrokenRecord, match="'model:m'.*redacted"):
+    with pytest.raises(errors.BrokenRecord, match=r"'model:m'.*redacted"):
         runner.run(run_id="redacted")
 
 

@@ -681,7 +681,11 @@ def test_a_default_is_given_where_there_is_no_key(agent: Agent) -> None:
     def body(_: None) -> list[str]:
         with scope("node"):
             bare = idempotency_key(default="none")
-        return [idempotency_key(default="none"), bare, step("tool", "t", lambda: idempotency_key(default="none"))]
+        return [
+            idempotency_key(default="none"),
+            bare,
+            step("tool", "t", lambda: idempotency_key(default="none")),
+        ]
 
     top, bare, key = agent(body).run()
     assert (top, bare) == ("none", "none")

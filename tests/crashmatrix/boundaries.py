@@ -106,9 +106,12 @@ class Boundaries:
                 return
             if not (self._strict and place.path):
                 self._die(Death(place, strict=False))
+            if not self._others(place):
+                self._die(Death(place, strict=True))
             self._doomed = place
         if _on_event_loop():
-            # The siblings need this thread. It returns, and the doomed step can neither act nor be recorded any more.
+            # The siblings need this thread. It returns, and the doomed step can neither act nor be recorded any
+            # more, nor can the run come to an end or a pause.
             threading.Thread(target=self._die_when_siblings_are_recorded, args=(place,), daemon=True).start()
         else:
             self._die_when_siblings_are_recorded(place)
@@ -122,7 +125,7 @@ class Boundaries:
                     self._unrecorded.add(place)
 
     def await_death_if_doomed(self, place: Place) -> None:
-        """Called before a record is written: the dying step's, and that of steps around it, never is."""
+        """Called before a record is written: the dying step's, and those of steps and runs around it, never are."""
         if self._is_doomed(place):
             threading.Event().wait()
 
@@ -139,11 +142,15 @@ class Boundaries:
         doomed = self._doomed
         return doomed is not None and (doomed.encloses(place) or place.encloses(doomed))
 
+    def _others(self, place: Place) -> list[Place]:
+        """The steps beside this one that have acted and are not recorded."""
+        return [other for other in self._unrecorded if not other.encloses(place)]
+
     def _die_when_siblings_are_recorded(self, place: Place) -> None:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             with self._lock:
-                others = [other for other in self._unrecorded if not other.encloses(place)]
+                others = self._others(place)
                 if not others or time.monotonic() > deadline:
                     self._die(Death(place, strict=not others))
             time.sleep(_PAUSE_SECONDS)

@@ -15,7 +15,7 @@ from typing import Any
 
 import durable_agents
 from durable_agents._core import engine, journal
-from durable_agents._core.record import ANSWER, STATE
+from durable_agents._core.record import ANSWER, FLUSH
 from durable_agents._core.store import open_store, runs
 
 from . import hooks
@@ -201,7 +201,7 @@ def _chain(store: Any, run_id: str) -> list[dict[str, Any]]:
     return [
         {"path": record.path, "kind": record.kind, "status": record.status}
         for record in found
-        if record.path != f"{STATE}:{record.seq}"
+        if record.kind != FLUSH
     ]
 
 

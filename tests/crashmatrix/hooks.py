@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from durable_agents._core import journal, run, runner
-from durable_agents._core.record import CLOSE, STATE, WAIT
+from durable_agents._core.record import CLOSE, FLUSH, WAIT
 from durable_agents._core.store import runs
 from durable_agents._core.store.postgres import PostgresStore
 from durable_agents._core.store.sqlite import SqliteStore
@@ -42,14 +42,14 @@ def _write(
     boundaries: Boundaries, original: Any, self: journal.Journal, draft: Any, rows: Any, write: Any
 ) -> Any:
     place, outside = Place(self.run_id, draft.path), Place(self.run_id, "")
-    boundaries.await_death_if_doomed(place)
+    boundaries.await_death_if_doomed(outside if draft.kind in (CLOSE, WAIT) else place)
     if draft.kind == CLOSE:
         boundaries.cross(BEFORE_CLOSE, outside)
     record = original(self, draft, rows, write)
     if draft.kind in (CLOSE, WAIT):
         boundaries.rested(self.run_id)
         boundaries.cross(CLOSED if draft.kind == CLOSE else PARKED, outside)
-    elif draft.path != f"{STATE}:{record.seq}":  # the heartbeat flushes state when it happens to come by
+    elif draft.kind != FLUSH:  # the heartbeat flushes state when it happens to come by
         boundaries.recorded(place)
         boundaries.cross(RECORDED, place)
     return record

@@ -61,6 +61,12 @@ def _encode_datetime(value: dt.datetime) -> list[Any]:
     return [value.isoformat(), value.fold]
 
 
+def _encode_time(value: dt.time) -> list[Any]:
+    if value.tzinfo is not None and type(value.tzinfo) is not dt.timezone:
+        raise EncodingError("a time without a date has a time zone that depends on one; use a datetime")
+    return [value.isoformat(), value.fold]
+
+
 def _decode_datetime(data: list[Any]) -> dt.datetime:
     value = dt.datetime.fromisoformat(data[0]).replace(fold=data[1])
     return value.replace(tzinfo=zoneinfo.ZoneInfo(data[2])) if len(data) > 2 else value
@@ -84,10 +90,10 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda v: base64.b64encode(v).decode(),
         lambda s: bytearray(base64.b64decode(s)),
     ),
-    complex: ("complex", lambda v: [v.real, v.imag], lambda v: complex(*v)),
+    complex: ("complex", lambda v: [repr(v.real), repr(v.imag)], lambda v: complex(*map(float, v))),
     dt.datetime: ("datetime", _encode_datetime, _decode_datetime),
     dt.date: ("date", dt.date.isoformat, dt.date.fromisoformat),
-    dt.time: ("time", dt.time.isoformat, dt.time.fromisoformat),
+    dt.time: ("time", _encode_time, lambda v: dt.time.fromisoformat(v[0]).replace(fold=v[1])),
     dt.timedelta: (
         "timedelta",
         lambda v: [v.days, v.seconds, v.microseconds],
@@ -245,6 +251,12 @@ def _fields(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.name
     if dataclasses.is_dataclass(value):
+        try:
+            object.__new__(type(value))
+        except TypeError:
+            raise EncodingError(
+                f"{type(value).__qualname__} is a dataclass and more: it derives from a built-in type"
+            ) from None
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if hasattr(value, f.name)}
     raise EncodingError(f"{type(value).__qualname__} is neither a pydantic model, a dataclass nor an enum")
 

@@ -5,7 +5,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -100,7 +100,8 @@ def inside(scope: Scope) -> Iterator[Scope]:
     try:
         yield scope
     finally:
-        SCOPE.reset(token)
+        with suppress(ValueError):  # a coroutine that is collected ends in another context
+            SCOPE.reset(token)
 
 
 @contextmanager

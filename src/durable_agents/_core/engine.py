@@ -7,6 +7,7 @@ child until that launches its own.
 import asyncio
 import atexit
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -60,6 +61,7 @@ class Engine:
         self._entries: set[Entry] = set()
         self._strays: dict[tuple[str, str], int] = {}
         self._shunned: set[str] = set()
+        self._deferred: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._home: asyncio.AbstractEventLoop | None = None
@@ -112,6 +114,10 @@ class Engine:
         """The caller waits no more."""
         with self._lock:
             self._entries.discard(entry)
+
+    def defer(self, work: Callable[[], object]) -> None:
+        """Let the heartbeat do it: for finalizers, which run in any thread, whatever locks that holds."""
+        self._deferred.put(work)  # SimpleQueue.put is reentrant, as nothing else here is
 
     def wake(self) -> None:
         """Look for queued runs now."""
@@ -181,6 +187,8 @@ class Engine:
                     self._reborn()
                 if self.worker.sweep():
                     self._wake.set()
+                while not self._deferred.empty():
+                    self._deferred.get()()
                 self._watch_own()
                 self._watch_entries()
             except Exception:
@@ -238,7 +246,7 @@ class Engine:
         for thread in self._threads:
             thread.join()
         deadline = time.monotonic() + _SHUTDOWN_SECONDS
-        while self._live and time.monotonic() < deadline:
+        while any(e.is_busy for e in list(self._live.values())) and time.monotonic() < deadline:
             time.sleep(0.01)
         for execution in list(self._live.values()):
             execution.release()
@@ -309,6 +317,8 @@ def launch(
         ConfigurationError: a database that cannot be used, or another one than this process already runs on.
     """
     global _engine
+    if max_runs < 1:
+        raise ConfigurationError(f"max_runs must be at least 1, not {max_runs!r}")
     url = database_url or os.environ.get(DATABASE_URL) or DEFAULT_DATABASE_URL
     liveness = Liveness(heartbeat=heartbeat, grace=grace, lease=lease, poll=poll)
     with _launching:

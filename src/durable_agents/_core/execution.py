@@ -20,6 +20,7 @@ from .errors import (
     Aborted,
     CancelRequested,
     EncodingError,
+    NotRecoverable,
     Parked,
     Released,
     RunCancelled,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DRAIN_SECONDS = 30.0
+# A run that kills or stops its worker each time would otherwise go round for ever.
+_FRUITLESS_CLAIMS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class Execution:
         self.engine, self.runner, self.id, self.live = engine, runner, run_id, live
         self._idle = threading.Condition()
         self._in_flight = 0
+        self._settling = False
         self._tasks: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = set()
         self._cancelled: set[asyncio.Task[Any]] = set()
         self.closing: Stop | None = None
@@ -99,6 +103,10 @@ class Execution:
         self.pauses = read_pauses(self.journal.known.values(), runner.codec)
         self.asked: dict[str, Any] = {}
         self.top = Scope()
+        fruitless = epoch - self.journal.last_epoch
+        if fruitless > _FRUITLESS_CLAIMS:
+            why = f"run {run_id!r} was claimed {fruitless} times without a new record; the workers' logs say why"
+            self.stop(Aborted(NotRecoverable(why)))
 
     # -- what steps need
 
@@ -121,6 +129,11 @@ class Execution:
         except RuntimeError:
             return False
         return any(loop is here for loop, _ in list(self._tasks))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a step is in flight, or the outcome is being written."""
+        return self._in_flight > 0 or self._settling
 
     @property
     def is_orphaned(self) -> bool:
@@ -214,8 +227,9 @@ class Execution:
         try:
             yield
         finally:
-            RUN.reset(run)
-            SCOPE.reset(scope)
+            with suppress(ValueError):  # a coroutine that is collected ends in another context
+                RUN.reset(run)
+                SCOPE.reset(scope)
 
     @contextmanager
     def _awaited(self) -> Iterator[None]:
@@ -237,6 +251,8 @@ class Execution:
     def drive(self) -> Any:
         """Run the runner's native loop here; the native result, or the error that decided the run."""
         self.top = Scope()
+        if self.closing is not None:
+            return self._settle(None)
         try:
             with self.active():
                 outcome = self.runner.drive(self)
@@ -247,11 +263,13 @@ class Execution:
     async def adrive(self) -> Any:
         """`drive` for a native loop that is a coroutine; it runs in the caller's task."""
         self.top = Scope()
+        if self.closing is not None:
+            return await self._in_settler(lambda: self._settle(None))
         try:
             with self._awaited(), self.active():
                 outcome = await self.runner.adrive(self)
         except GeneratorExit:
-            self.release()  # the loop has ended under us: nothing can be awaited any more
+            self.engine.defer(self.release)  # collected, in a thread that may hold any of our locks
             raise
         except BaseException as error:
             caught = error
@@ -329,6 +347,7 @@ class Execution:
     # -- settling: what became of the run
 
     def _settle_error(self, error: BaseException) -> Any:
+        self._settling = True
         if self.journal.lost is not None or self.closing is not None:
             return self._settle(None)
         if isinstance(error, Exception):
@@ -343,6 +362,7 @@ class Execution:
         raise error
 
     def _settle(self, outcome: Any) -> Any:
+        self._settling = True
         why = self.closing
         if isinstance(why, Parked):
             outcome = Pause(self.asked)

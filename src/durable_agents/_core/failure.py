@@ -2,6 +2,8 @@
 
 import sys
 import traceback
+from contextlib import suppress
+from types import MemberDescriptorType
 from typing import Any
 
 from .codec import JSON
@@ -9,6 +11,7 @@ from .errors import EncodingError, RecordedError
 
 _TEXT_LIMIT = 20_000
 _NESTING_LIMIT = 20
+_ARGS: Any = vars(BaseException)["args"]
 
 
 def encode(error: BaseException) -> dict[str, Any]:
@@ -30,6 +33,13 @@ def _encode(error: BaseException, depth: int) -> dict[str, Any]:
             data["args"] = JSON.encode(list(error.args))
         except EncodingError:
             data["args"] = None
+    native = {}
+    for name in _native(cls):
+        with suppress(AttributeError, EncodingError):
+            if (value := getattr(error, name)) is not None:
+                native[name] = JSON.encode(value)
+    if native:
+        data["native"] = native
     attributes = {}
     for name, value in vars(error).items():
         try:
@@ -39,6 +49,17 @@ def _encode(error: BaseException, depth: int) -> dict[str, Any]:
     if attributes:
         data["attributes"] = attributes
     return data
+
+
+def _native(cls: type) -> dict[str, Any]:
+    """What the built-in exceptions that a class derives from keep outside of `args` and the dictionary."""
+    return {
+        name: member
+        for base in cls.__mro__
+        if base.__module__ == "builtins" and base not in (BaseException, object, BaseExceptionGroup)
+        for name, member in vars(base).items()
+        if isinstance(member, MemberDescriptorType)
+    }
 
 
 def text(error: BaseException) -> str:
@@ -68,16 +89,18 @@ def decode(data: dict[str, Any]) -> Exception:
         return _recorded(data)
     native = next(cls for cls in found.__mro__ if cls.__module__ == "builtins")
     members = [decode(member) for member in data.get("exceptions", ())]
-    arguments = JSON.decode(data["args"]) if data["args"] is not None else [data["message"]]
-    if members:
-        arguments = [*arguments, members]
     try:
-        error: Exception = native.__new__(found, *arguments)
-        native.__init__(error, *arguments)  # type: ignore[misc]
+        arguments = JSON.decode(data["args"]) if data["args"] is not None else [data["message"]]
+        given = [*arguments, members] if members else arguments
+        error: Exception = native.__new__(found, *given)
+        native.__init__(error, *given)  # type: ignore[misc]
         if not members:
-            error.args = tuple(arguments)
+            _ARGS.__set__(error, tuple(arguments))  # not `error.args =`: the class may have a __setattr__
+        own = _native(found)
+        for name, value in data.get("native", {}).items():
+            own[name].__set__(error, JSON.decode(value))
         error.__dict__.update({k: JSON.decode(v) for k, v in data.get("attributes", {}).items()})
-    except (TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, AttributeError):
         return _recorded(data)
     return error
 

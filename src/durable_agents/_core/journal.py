@@ -60,6 +60,7 @@ class Journal:
         self._seq = len(loaded)
         self._prev = loaded[-1].hash if loaded else ""
         self._at = loaded[-1].body["at"] if loaded else 0
+        self.last_epoch = int(loaded[-1].body["epoch"]) if loaded else 0
 
     @property
     def known(self) -> Mapping[str, Record]:

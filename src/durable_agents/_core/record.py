@@ -184,11 +184,35 @@ class Record:
         try:
             data = json.loads(stored)
             body = json.loads(data["body"])
-            if not isinstance(body["path"], str) or not isinstance(body["at"], int):
-                raise TypeError("path or time")
-            return cls(body, data["body"], data["signature"], data["salt"], data["payload"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise BrokenRecord(f"a stored record is not one: {error!r}") from error
+            record = cls(body, data["body"], data["signature"], data["salt"], data["payload"])
+            _check_shape(record)
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            raise BrokenRecord(f"a stored record is not one: {error!r:.200}") from error
+        return record
+
+
+_TEXTS = ("run", "prev", "kind", "path", "worker", "out")
+_NUMBERS = ("v", "seq", "at", "epoch")
+_OPTIONAL: dict[str, type] = {
+    "name": str, "in": str, "rows": str, "status": str, "started": int, "attempt": int, "usage": dict
+}  # fmt: skip
+_LATEST_US = 253_402_300_799_000_000  # the year 9999
+
+
+def _check_shape(record: Record) -> None:
+    """Raise `TypeError` or `ValueError` for what no version of this library has written."""
+    body = record.body
+    shape = {**dict.fromkeys(_TEXTS, str), **dict.fromkeys(_NUMBERS, int)}
+    shape |= {name: kind for name, kind in _OPTIONAL.items() if name in body}
+    for name, kind in shape.items():
+        if type(body[name]) is not kind:
+            raise TypeError(f"{name} is {body[name]!r:.80}")
+    if not 0 <= body["at"] <= _LATEST_US or not 0 <= body.get("started", 0) <= _LATEST_US:
+        raise ValueError("a time out of range")
+    Usage(**body.get("usage", {}))
+    bytes.fromhex(record.salt)
+    if not record.text.isascii() or not isinstance(record.payload, str | None):
+        raise TypeError("text or payload")
 
 
 def check_link(record: Record, run: str, seq: int, prev: str) -> None:

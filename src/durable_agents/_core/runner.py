@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -209,6 +210,9 @@ class Runner:
                 if found is not None:
                     return found
                 await asyncio.sleep(_POLL_SECONDS)
+            except GeneratorExit:  # collected, in a thread that may hold any of our locks
+                entry.engine.defer(partial(attempt.add_done_callback, entry.hand_back))
+                raise
             except BaseException:
                 attempt.add_done_callback(entry.hand_back)
                 raise
@@ -226,7 +230,7 @@ class _Entry:
 
     def __init__(self, runner: Runner, request: Request, run_id: str) -> None:
         self._runner, self._request, self._id = runner, request, run_id
-        self._engine = engine.current()
+        self.engine = engine.current()
         self._opened = self._reserved = False
         self.loop: asyncio.AbstractEventLoop | None = None
         run = RUN.get()
@@ -243,14 +247,14 @@ class _Entry:
 
     def _open(self) -> tuple[bool, str | None]:
         """Insert the run, or give the waiting one its answer; a token when this caller drives it."""
-        request, store, worker = self._request, self._engine.store, self._engine.worker.id
+        request, store, worker = self._request, self.engine.store, self.engine.worker.id
         if request.answers is None:
             return open_run(store, self._runner.name, request, self._id, worker)
         return False, answer(store, self._runner.codec, self._id, request.answers, worker)
 
     def attempt(self) -> "Execution | Rest | None":
         """An execution to drive, a run that is over or waits, or None: not yet."""
-        running = self._engine
+        running = self.engine
         if running.is_closed:
             raise RunReleased(
                 f"run {self._id!r} goes on elsewhere: this process called shutdown() while it waited"
@@ -283,10 +287,10 @@ class _Entry:
 
     def give_up(self) -> None:
         """The caller is gone before its turn came: any worker may take the run."""
-        self._engine.turn_over(self)
-        if self._reserved and not self._engine.is_closed:
-            runs.unreserve(self._engine.store, self._id, self._engine.worker.id)
-            self._engine.wake()
+        self.engine.turn_over(self)
+        if self._reserved and not self.engine.is_closed:
+            runs.unreserve(self.engine.store, self._id, self.engine.worker.id)
+            self.engine.wake()
 
     def hand_back(self, attempt: "Future[Execution | Rest | None]") -> None:
         """The caller was cancelled during an attempt: release what it took."""

@@ -17,6 +17,13 @@ async def detached(future: "Future[T]") -> T:
     return await asyncio.shield(waiting)
 
 
+def _settle(future: Future[T], work: Callable[[], T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)
+
+
 class DaemonPool:
     """`submit` as `concurrent.futures.ThreadPoolExecutor` has it. Threads are made when all others are busy.
 
@@ -31,11 +38,15 @@ class DaemonPool:
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self._closed = False
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Run `work` in a thread; the future cannot be cancelled once it was given."""
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
+        if self._closed:  # nobody is left to serve it, and its caller must hear that all is over
+            _settle(future, work)
+            return future
         self._work.put((future, work))
         if not self._idle.acquire(blocking=False):
             self._grow()
@@ -52,15 +63,13 @@ class DaemonPool:
     def _serve(self) -> None:
         while (item := self._work.get()) is not None:
             future, work = item
-            try:
-                future.set_result(work())
-            except BaseException as error:
-                future.set_exception(error)
+            _settle(future, work)
             del item, future, work  # an idle thread must not keep the last run alive
             self._idle.release()
 
     def close(self, wait: bool) -> None:
         """Let the threads end when the work is done."""
+        self._closed = True
         for _ in self._threads:
             self._work.put(None)
         if wait:

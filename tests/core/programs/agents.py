@@ -16,7 +16,7 @@ import time
 from effects import effect, gate
 
 import durable_agents
-from durable_agents._core import RUN, astep, scope, step
+from durable_agents._core import RUN, astep, engine, scope, step
 from plain import Plain
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
@@ -152,6 +152,7 @@ if __name__ == "__main__":
         name, run_id, *given = rest
         runner, value = RUNNERS[name], json.loads(given[0]) if given else None
         if command == "start":
+            engine.current().shun(run_id)  # for other processes
             runner.start(value, run_id=run_id)
         elif asyncio.iscoroutinefunction(runner.body):
             print(json.dumps(asyncio.run(runner.arun(value, run_id=run_id))))

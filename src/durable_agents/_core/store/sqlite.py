@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -88,6 +89,11 @@ class SqliteStore(Store):
                 f"{url!r}: a run must outlive its process, so SQLite needs a file, not memory"
             )
         self.url, self.path = url, Path(database).absolute()
+        if self._file() in _forked:
+            raise ConfigurationError(
+                f"this process was forked from one that had {self.path} open, and SQLite's locks do not survive that: "
+                f"start it with spawn or forkserver, fork before launch(), or use PostgreSQL"
+            )
         try:
             self._writer, self._reader = connect(str(self.path)), connect(str(self.path))
             self._pulse = connect(str(self.path), "NORMAL")
@@ -98,6 +104,12 @@ class SqliteStore(Store):
             threading.Lock(),
             threading.Lock(),
         )
+
+    def _file(self) -> tuple[int, int] | None:
+        with suppress(FileNotFoundError):
+            found = self.path.stat()
+            return found.st_dev, found.st_ino
+        return None
 
     def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
         with self._read_lock:
@@ -160,6 +172,8 @@ class SqliteStore(Store):
 
     def abandon(self) -> None:
         """SQLite forbids even closing a connection in a forked child: it would drop the parent's file locks."""
+        if (file := self._file()) is not None:
+            _forked.add(file)
         _left_to_the_parent.extend([self._writer, self._reader, self._pulse])
         gone: Any = _Gone()
         self._writer = self._reader = self._pulse = gone
@@ -174,4 +188,5 @@ class _Gone:
         )
 
 
+_forked: set[tuple[int, int]] = set()
 _left_to_the_parent: list[sqlite3.Connection] = []
