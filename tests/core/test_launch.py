@@ -406,7 +406,7 @@ def test_a_forked_child_launches_an_engine_of_its_own(agent: Agent, database: st
     def work() -> None:
         assert engine.launched() is None
         if database.startswith("sqlite"):  # its file locks do not survive a fork
-            with pytest.raises(ConfigurationError, match="spawn or forkserver"):
+            with pytest.raises(durable_agents.errors.ConfigurationError, match="spawn or forkserver"):
                 durable_agents.launch(database)
             return
         durable_agents.launch(database)
