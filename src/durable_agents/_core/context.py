@@ -4,14 +4,15 @@ import asyncio
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from .execution import Execution
 
+T = TypeVar("T")
 Place = tuple[int, int | None]
 
 _RESERVED = re.compile(r"[%/#@:\x00-\x1f\x7f\ud800-\udfff]")
@@ -40,12 +41,12 @@ class Scope:
         in_step: whether code in it runs inside a step.
     """
 
-    __slots__ = ("_lock", "_owner", "_running", "_uses", "in_step", "key", "path")
+    __slots__ = ("_lock", "_owners", "_running", "_uses", "in_step", "key", "path")
 
     def __init__(self, path: str = "", key: str | None = None, *, in_step: bool = False) -> None:
         self.path, self.key, self.in_step = path, path if key is None else key, in_step
         self._running: set[str] = set()
-        self._owner = here()
+        self._owners = [here()]
         self._uses: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -57,8 +58,18 @@ class Scope:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the calling thread and task are those that opened the scope."""
-        return self._owner == here()
+        """Whether the calling thread and task opened the scope, or stand in for those that did."""
+        return here() in self._owners
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """The calling thread or task makes the scope's own calls meanwhile: the owner does nothing but wait for it."""
+        place = here()
+        self._owners.append(place)
+        try:
+            yield
+        finally:
+            self._owners.remove(place)
 
     def use(self, segment: str) -> str:
         """The segment with the number of its use in this execution: `name`, `name#2`, `name#3`, …"""
@@ -92,6 +103,32 @@ class Scope:
 
 RUN: ContextVar["Execution | None"] = ContextVar("durable_agents_run", default=None)
 SCOPE: ContextVar[Scope | None] = ContextVar("durable_agents_scope", default=None)
+
+
+def lend(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    """For a task that is made only to be awaited at once: its calls are the scope's own, if its maker's are."""
+    scope = SCOPE.get()
+    if scope is None or not scope.is_ours:
+        return work
+    return _lent(scope, work)
+
+
+def lend_call(work: Callable[[], T]) -> Callable[[], T]:
+    """`lend` for a function that a thread runs while its caller waits for it."""
+    scope = SCOPE.get()
+    if scope is None or not scope.is_ours:
+        return work
+
+    def lent() -> T:
+        with scope.lent():
+            return work()
+
+    return lent
+
+
+async def _lent(scope: Scope, work: Coroutine[Any, Any, T]) -> T:
+    with scope.lent():
+        return await work
 
 
 @contextmanager

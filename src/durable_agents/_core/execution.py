@@ -98,6 +98,7 @@ class Execution:
         self.owner = owner
         opening = self.journal.records(OPEN)[0].value()
         self.input: Any = opening["input"]
+        self.incidental: Any = opening["incidental"]
         self.thread: str | None = opening["thread"]
         self._digest_key = str(opening["digest_key"]).encode()
         self.pauses = read_pauses(self.journal.known.values(), runner.codec)

@@ -26,6 +26,7 @@ class Request:
         thread: the conversation the run belongs to, None when it has none; one run at a time in each.
         live: what only the calling process has (callbacks, streams, objects), handed to the runner's loop as it is.
         live_names: the arguments among `live` that the behaviour depends on; a run that has any is not recoverable.
+        incidental: recorded like the input, but no part of what the run id stands for (tags, metadata).
         answers: a native answer to the run that waits, question → answer; None for a new input.
     """
 
@@ -33,6 +34,7 @@ class Request:
     thread: str | None = None
     live: Any = None
     live_names: tuple[str, ...] = ()
+    incidental: Any = None
     answers: Mapping[str | None, Any] | None = None
 
     @property
@@ -53,6 +55,7 @@ def open_run(
         check_id("thread", request.thread)
     payload = {
         "input": request.input,
+        "incidental": request.incidental,
         "thread": request.thread,
         "digest_key": os.urandom(16).hex(),
         "live": list(request.live_names),

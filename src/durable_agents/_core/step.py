@@ -194,15 +194,20 @@ def begin(
     leaf: bool = True,
     usage: Callable[[Any], Usage | None] | None = None,
     attempt: int = 1,
+    ordered: bool = False,
 ) -> Call | None:
-    """The call at this place of the run, or None outside a run. `step` explains the arguments."""
+    """The call at this place of the run, or None outside a run. `step` explains the arguments.
+
+    Args:
+        ordered: it is known that calls from here come in a repeatable order, whatever task they come from.
+    """
     run = RUN.get()
     if run is None:
         return None
     scope = SCOPE.get() or run.top
     digest = run.digest(input) if input else ""
     segment = ":".join(escape(part) for part in (kind, name, key) if part)
-    ordered = bool(key) or scope.is_ours
+    ordered = ordered or bool(key) or scope.is_ours
     if not ordered:
         if not digest:
             where = f"step {segment!r} of run {run.id!r} is called from another thread or task than "

@@ -1,9 +1,10 @@
 """Durable LangGraph: `DurableGraph(compiled)`. Importing it puts the cuts into LangGraph; see `_tasks` and `_calls`."""
 
-from . import _calls, _tasks
+from . import _calls, _lending, _tasks
 from ._graph import DurableGraph
 
 _tasks.install()
 _calls.install()
+_lending.install()
 
 __all__ = ["DurableGraph"]

@@ -19,18 +19,21 @@ from typing import Any
 from langchain_core.load import dumps as lc_dumps
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
-from .._core import RUN, Call, Usage, begin, inside
+from .._core import RUN, SCOPE, Call, Execution, Usage, begin, inside
 from .._core.errors import EncodingError
 from ._private import BaseChatModel, BaseTool
 from ._values import usage_of
 
 _generate_with_cache = BaseChatModel._generate_with_cache
 _agenerate_with_cache = BaseChatModel._agenerate_with_cache
+_agenerate: Callable[..., Any] = BaseChatModel.agenerate
 _stream, _astream = BaseChatModel.stream, BaseChatModel.astream
 _iter_v2_events, _aiter_v2_events = BaseChatModel._iter_v2_events, BaseChatModel._aiter_v2_events
 _run: Callable[..., Any] = BaseTool.run
 _arun: Callable[..., Any] = BaseTool.arun
 
+# The scope whose own task asks a model for one answer, which LangChain computes in a task of its own.
+_ORDERED: ContextVar[object] = ContextVar("durable_agents_ordered", default=None)
 # The model whose step the current code is inside of: what it calls of itself belongs to that step.
 _MODEL: ContextVar[object] = ContextVar("durable_agents_model", default=None)
 
@@ -40,6 +43,7 @@ def install() -> None:
     cuts: dict[type, dict[str, Callable[..., Any]]] = {
         BaseChatModel: {
             "_generate_with_cache": _durable_generate,
+            "agenerate": _durable_batch,
             "_agenerate_with_cache": _durable_agenerate,
             "stream": _durable_stream,
             "astream": _durable_astream,
@@ -82,8 +86,14 @@ def _model_call(
     settings = {k: v for k, v in kwargs.items() if k != "run_manager"}
     prompt = lc_dumps([message.model_copy(update={"id": None}) for message in messages])
     name = str(getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__)
-    text = json.dumps([prompt, stop, settings], default=repr, sort_keys=True)
-    return begin("model", name, input=text, codec=run.runner.codec, usage=usage)
+    text = json.dumps([prompt, stop, settings], default=_type_of, sort_keys=True)
+    ordered = _ORDERED.get() is (SCOPE.get() or run.top)
+    return begin("model", name, input=text, codec=run.runner.codec, usage=usage, ordered=ordered)
+
+
+def _type_of(value: object) -> str:
+    """What stands for a value that is no JSON: its text may hold an address, or a set's order, and differ on replay."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 @contextmanager
@@ -110,6 +120,18 @@ def _durable_generate(
     served = call.do(native)
     self._replay_v2_events_for_cache_hit(served.generations, run_manager=run_manager, **kwargs)
     return served
+
+
+async def _durable_batch(self: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
+    run = RUN.get()
+    scope = (SCOPE.get() or run.top) if run is not None else None
+    if scope is None or len(messages) != 1 or not scope.is_ours:
+        return await _agenerate(self, messages, *args, **kwargs)
+    token = _ORDERED.set(scope)
+    try:
+        return await _agenerate(self, messages, *args, **kwargs)
+    finally:
+        _ORDERED.reset(token)
 
 
 async def _durable_agenerate(
@@ -186,11 +208,16 @@ def _recorded_parts(call: Call, parts: Iterator[Any], model: object) -> Iterator
                 if recorder.open and not call.is_signal(error):
                     call.run.journal.commit(call.draft(error=error))
                 raise
-            if recorder.take(part):
+            together = [part]
+            if recorder.take(part):  # what follows is little, such as the usage, and belongs to the record
+                with recorder.step():
+                    for later in parts:
+                        recorder.take(later)
+                        together.append(later)
                 call.run.journal.commit(call.draft(recorder.parts))
                 recorder.open = False
             try:
-                yield part
+                yield from together
             except GeneratorExit:
                 break  # the consumer stopped early: it gets the same part of the stream again
         if recorder.open:
@@ -213,11 +240,17 @@ async def _arecorded_parts(call: Call, parts: AsyncIterator[Any], model: object)
                 if recorder.open and not call.is_signal(error):
                     await call.run.commit(call.draft(error=error))
                 raise
+            together = [part]
             if recorder.take(part):
+                with recorder.step():
+                    async for later in parts:
+                        recorder.take(later)
+                        together.append(later)
                 await call.run.commit(call.draft(recorder.parts))
                 recorder.open = False
             try:
-                yield part
+                for part in together:
+                    yield part
             except GeneratorExit:
                 if recorder.open:  # nothing may be awaited here any more
                     call.run.journal.commit(call.draft(recorder.parts))
@@ -323,15 +356,20 @@ class _ToolStandIn(_StandIn):
         return body
 
 
+def _described(run: Execution, value: Any) -> Any:
+    try:
+        return run.runner.codec.encode(value)
+    except EncodingError:
+        return _type_of(value)
+
+
 def _tool_call(tool: Any, tool_input: Any, kwargs: dict[str, Any]) -> Call | None:
     run = RUN.get()
     if run is None:
         return None
     arguments = tool._filter_injected_args(tool_input) if isinstance(tool_input, dict) else tool_input
-    try:
-        text = json.dumps(run.runner.codec.encode(arguments), sort_keys=True)
-    except EncodingError:
-        text = repr(arguments)
+    named = arguments if isinstance(arguments, dict) else {"": arguments}
+    text = json.dumps({name: _described(run, value) for name, value in named.items()}, sort_keys=True)
     key = str(kwargs.get("tool_call_id") or "")
     return begin("tool", tool.name, key=key, input=text, codec=run.runner.codec)
 

@@ -17,8 +17,11 @@ from .._core.errors import ConfigurationError, EncodingError, NotSupported
 from ._private import CONF, CONFIG_KEY_TASK_ID, CONFIG_KEY_THREAD_ID, ensure_config, is_xxh3_128_hexdigest
 from ._runner import RECORDED_KEYWORDS, GraphRunner, Live, staging
 from ._saver import DurableSaver, strict_serde
-from ._values import graph_codec, types_of
+from ._shape import needs_async, types_of
+from ._values import graph_codec
 
+_SURROUNDINGS = ("checkpoint_ns", "checkpoint_id", "checkpoint_map", CONFIG_KEY_THREAD_ID)
+_ABOUT_SURROUNDINGS = ("langgraph_", "checkpoint_", CONFIG_KEY_THREAD_ID)
 _SETTINGS = ("tags", "metadata", "run_name", "recursion_limit", "max_concurrency")
 _UNSUPPORTED = {
     "control": "cooperative drain (control=)",
@@ -153,24 +156,37 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             await events.aclose()
 
     def start(
-        self, input: Any, config: RunnableConfig | None = None, *, run_id: str | None = None, **kwargs: Any
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        run_id: str | None = None,
+        is_async: bool | None = None,
+        **kwargs: Any,
     ) -> Run:
         """Queue a run for any worker that has this graph, and return at once.
 
         Args:
             input, config, run_id: as `invoke`.
+            is_async: whether workers drive it as `ainvoke` or as `invoke`. Default: async when a node or a tool has
+                no sync form; say so for a graph where that cannot be seen, such as one with async-only middleware.
             kwargs: `output_keys`, `interrupt_before`, `interrupt_after`, `context`.
 
         Raises:
             NotRecoverable: an argument that exists only in this process, such as a context object of a type that is not
                 allowed.
         """
-        request, run_id = self._request(input, config, kwargs, run_id, is_async=self._needs_async())
+        request, run_id = self._request(
+            input, config, kwargs, run_id, is_async=needs_async(self) if is_async is None else is_async
+        )
         if request.answers is not None:
             raise NotSupported(
                 f"run {run_id!r} waits on this thread: answer it with durable_agents.runs.get(…).answer(value)"
             )
         return self.durable.submit(request, run_id)
+
+    def __copy__(self) -> "DurableGraph":
+        return self.copy()
 
     def batch(
         self, inputs: list[Any], config: Any = None, *, run_id: str | None = None, **kwargs: Any
@@ -188,15 +204,6 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
     def _is_nested(config: RunnableConfig | None) -> bool:
         """Called inside a run, or as a node of another graph: part of that, not a run."""
         return RUN.get() is not None or CONFIG_KEY_TASK_ID in ((config or {}).get(CONF) or {})
-
-    def _needs_async(self) -> bool:
-        """Whether a node has no sync form."""
-        for node in self.nodes.values():
-            bound: Any = getattr(node, "bound", None)
-            for step in getattr(bound, "steps", [bound]):
-                if getattr(step, "func", True) is None and getattr(step, "afunc", None) is not None:
-                    return True
-        return False
 
     def _request(
         self,
@@ -218,7 +225,12 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         if keywords.get("version", "v1") != "v1" and not streams:
             raise NotSupported("invoke(version='v2') is not supported yet")
         merged = _merged(self.config, config)
+        if CONFIG_KEY_TASK_ID in merged[CONF]:
+            merged = _without_surroundings(merged, config)
         thread = merged.setdefault(CONF, {}).get(CONFIG_KEY_THREAD_ID)
+        thread = run_id if thread is None else thread
+        if thread is not None:
+            merged[CONF][CONFIG_KEY_THREAD_ID] = thread
         resumes = isinstance(input, Command) and input.resume is not None
         if resumes and thread is not None and (waiting := self.durable.waiting_run(str(thread))) is not None:
             return self._answer(input, waiting, Live(merged, _native(keywords)), run_id)
@@ -239,12 +251,13 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         recorded = {
             "async": is_async,
             "input": recorded_input,
-            "config": {**settings, CONF: configurable},
+            "configurable": configurable,
             "keywords": kept,
             "output_keys": keywords.get("output_keys"),
             "live": live_names,
         }
-        return Request(recorded, thread, Live(merged, _native(keywords)), tuple(live_names)), run_id
+        live = Live(merged, _native(keywords))
+        return Request(recorded, thread, live, tuple(live_names), incidental=settings), run_id
 
     def _answer(
         self, command: Command[Any], waiting: tuple[str, Any], live: Live, named: str | None
@@ -277,6 +290,21 @@ def _merged(own: RunnableConfig | None, given: RunnableConfig | None) -> Runnabl
     merged = ensure_config(own, given)
     merged[CONF] = dict(merged.get(CONF) or {})
     return merged
+
+
+def _without_surroundings(merged: RunnableConfig, given: RunnableConfig | None) -> RunnableConfig:
+    """The config of a call in a node of a graph that is not durable, less what that graph put there for its subgraphs.
+
+    It names that graph's checkpointer, thread and checkpoints; this run has its own.
+    """
+    asked = (given or {}).get(CONF) or {}
+    kept = {
+        k: v
+        for k, v in merged[CONF].items()
+        if k in asked or (k not in _SURROUNDINGS and not k.startswith("__pregel"))
+    }
+    about = {k: v for k, v in (merged.get("metadata") or {}).items() if not k.startswith(_ABOUT_SURROUNDINGS)}
+    return {**merged, CONF: kept, "metadata": about}
 
 
 def _native(keywords: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.runnables import base as _runnables_base
+from langchain_core.runnables import config as _runnables_config
+from langchain_core.runnables import fallbacks as _runnables_fallbacks
 from langchain_core.tools import BaseTool
+from langchain_core.tools import base as _tools_base
+from langgraph._internal import _runnable as _langgraph_runnable
 from langgraph._internal._config import ensure_config, patch_configurable
 from langgraph._internal._constants import (
     CONF,
@@ -67,6 +72,9 @@ __all__ = [
     "ensure_message_ids",
     "interrupt_id",
     "is_xxh3_128_hexdigest",
+    "langchain_config",
+    "langchain_modules",
+    "langgraph_runnable",
     "patch_configurable",
     "pregel_runner",
     "read_channels",
@@ -76,6 +84,15 @@ __all__ = [
 
 pregel_runner: Any = _runner
 """The module whose `run_with_retry` and `arun_with_retry` Pregel calls for every task."""
+
+langgraph_runnable: Any = _langgraph_runnable
+"""The module whose `asyncio.create_task` runs a node's coroutine in a task of its own, and awaits it at once."""
+
+langchain_config: Any = _runnables_config
+"""The module whose `run_in_executor` gives a sync body to a thread, and awaits it at once."""
+
+langchain_modules: tuple[Any, ...] = (_runnables_base, _runnables_fallbacks, _tools_base)
+"""The modules that call `coro_with_context`, which does the same."""
 
 _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "langgraph.pregel._runner.run_with_retry": (
@@ -87,6 +104,7 @@ _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
         BaseChatModel._generate_with_cache, ("self", "messages", "stop", "run_manager", "kwargs")),
     "BaseChatModel._agenerate_with_cache": (
         BaseChatModel._agenerate_with_cache, ("self", "messages", "stop", "run_manager", "kwargs")),
+    "BaseChatModel.agenerate": (BaseChatModel.agenerate, ("self", "messages")),
     "BaseChatModel._iter_v2_events": (
         BaseChatModel._iter_v2_events, ("self", "messages", "run_manager", "stream", "stop", "kwargs")),
     "BaseChatModel._aiter_v2_events": (
@@ -97,10 +115,22 @@ _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
         BaseChatModel._areplay_v2_events_for_cache_hit, ("self", "generations", "run_manager", "kwargs")),
     "BaseTool._filter_injected_args": (BaseTool._filter_injected_args, ("self", "tool_input")),
     "langgraph._internal._serde._collect_from_type": (collect_from_type, ("typ", "allowlist", "seen", "seen_ids")),
+    **{
+        f"{module.__name__}.coro_with_context": (module.coro_with_context, ("coro", "context", "create_task"))
+        for module in langchain_modules
+    },
+    "langchain_core.runnables.config.run_in_executor": (
+        _runnables_config.run_in_executor, ("executor_or_config", "func", "args", "kwargs")),
     "langgraph.types._interrupt_id": (interrupt_id, ("ns", "answered")),
     "langgraph.pregel._io.read_channels": (read_channels, ("channels", "select")),
     "langgraph.pregel._checkpoint.channels_from_checkpoint": (channels_from_checkpoint, ("specs", "checkpoint")),
 }  # fmt: skip
+
+
+if getattr(langgraph_runnable, "asyncio", None) is None:
+    raise ConfigurationError(
+        "langgraph._internal._runnable has no asyncio: it is not the one of langgraph 1.2.24"
+    )
 
 
 def check() -> None:

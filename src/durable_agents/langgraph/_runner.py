@@ -14,7 +14,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command
 
 from .._core import RUN, Codec, Execution, Pause, Question, Runner, Store
-from .._core.errors import EncodingError, NotRecoverable
+from .._core.errors import EncodingError, NotRecoverable, ResultNotRecorded
 from ._private import (
     CONF,
     CONFIG_KEY_CHECKPOINT_ID,
@@ -91,7 +91,7 @@ class GraphRunner(Runner):
                 f"run {execution.id!r} was called with {', '.join(recorded['live'])}, which could not be recorded and "
                 f"is gone with its process; pass plain data, or allow the types with types=[…] on the runner"
             )
-        config: RunnableConfig = live.config if live else self.codec.decode(recorded["config"])
+        config: RunnableConfig = live.config if live else self._recorded_config(execution)
         keywords: dict[str, Any] = dict(live.keywords if live else self.codec.decode(recorded["keywords"]))
         keywords["durability"] = (
             "async"  # what counts is committed with the records, whatever the loop waits for
@@ -104,6 +104,11 @@ class GraphRunner(Runner):
         if input is None and execution.journal.recorded_before > 1:
             config = patch_configurable(config, {CONFIG_KEY_CHECKPOINT_ID: None})
         return input, config, keywords
+
+    def _recorded_config(self, execution: Execution) -> RunnableConfig:
+        config: RunnableConfig = self.codec.decode(execution.incidental)
+        config[CONF] = self.codec.decode(execution.input["configurable"])
+        return config
 
     def _was_taken(self, execution: Execution, config: RunnableConfig, input: Any) -> bool:
         """Whether the thread's state holds this run's input already."""
@@ -119,9 +124,13 @@ class GraphRunner(Runner):
         """The answer that opened this segment, or None once the graph has gone on with it."""
         pause = execution.pauses[-1]
         head = self.saver.head(_thread(config))
-        if head is None or head.id != pause.state["checkpoint"]:
+        if head is None or head.id == pause.state["checkpoint"]:
+            return Command(resume=dict(pause.answers))
+        if head.run is not None or head.has_input_writes or len(pause.answers) != 1:
             return None
-        return Command(resume=dict(pause.answers))
+        # The state was edited while the run waited (`update_state`): the question has another id now, and natively a
+        # plain answer goes to whoever asks.
+        return Command(resume=next(iter(pause.answers.values())))
 
     # -- results
 
@@ -151,7 +160,7 @@ class GraphRunner(Runner):
 
     def paused_result(self, run_id: str, request: Any, pause: Question) -> Any:
         """What `invoke` returns for an interrupted graph: the values so far and the open interrupts."""
-        thread = _thread(self.codec.decode(request["config"]))
+        thread = str(self.codec.decode(request["configurable"])[CONFIG_KEY_THREAD_ID])
         snapshot = self.native.get_state(self.graph, {CONF: {CONFIG_KEY_THREAD_ID: thread}})
         output_keys = request["output_keys"] or self.graph.output_channels
         values = (
@@ -170,7 +179,9 @@ class GraphRunner(Runner):
         }
         loaded = self.saver.get_tuple(config)
         if loaded is None:
-            raise LookupError(f"checkpoint {checkpoint} of thread {thread!r} is gone")
+            raise ResultNotRecorded(
+                f"the result stood in checkpoint {checkpoint} of thread {thread!r}, which was deleted"
+            )
         channels, _ = channels_from_checkpoint(
             self.graph.channels, loaded.checkpoint, saver=self.saver, config=loaded.config
         )

@@ -58,8 +58,10 @@ _arun_with_retry: Callable[..., Any] = pregel_runner.arun_with_retry
 _init_loop = PregelLoop.__init__
 
 LOOP, INTERRUPTS = "langgraph.loop", "langgraph.interrupts"
-# A graph called from another thread or task of its node is numbered by its input; these numbers start here.
+# A graph or `@task` called from another thread or task of its node is numbered by its input, from here on.
 _BY_INPUT = 1_000_000
+# Attempts of a task number their `@task` calls apart: those of a failed one are made again, as natively.
+_BY_ATTEMPT = 10**14
 
 
 def install() -> None:
@@ -89,7 +91,7 @@ def _durable_init_loop(self: Any, input: Any, *, config: Any, **kwargs: Any) -> 
         if scope is run.top and LOOP not in run.memory:
             run.memory[LOOP] = self
         return
-    number = _graph_number(run, scope, input)
+    number = _number(run, scope, "graph", input)
     numbered = dataclasses.replace(pad, subgraph_counter=lambda: number)
     _init_loop(self, input, config=patch_configurable(config, {CONFIG_KEY_SCRATCHPAD: numbered}), **kwargs)
     segment = f"graph:{number}"
@@ -98,15 +100,16 @@ def _durable_init_loop(self: Any, input: Any, *, config: Any, **kwargs: Any) -> 
     )
 
 
-def _graph_number(run: Execution, scope: Scope, input: Any) -> int:
+def _number(run: Execution, scope: Scope, what: str, input: Any) -> int:
+    """The number of a call: by order from the scope's own task, else by its input, the same in every replay."""
     if scope.is_ours:
-        return scope.count("graph") - 1
+        return scope.count(what) - 1
     try:
         text = dumps(run.runner.codec.encode(input))
     except EncodingError:
-        text = repr(input)
+        text = f"{type(input).__module__}.{type(input).__qualname__}"
     digest = int(hashlib.blake2b(text.encode(), digest_size=4).hexdigest(), 16)
-    return _BY_INPUT + digest * 1000 + scope.count(f"graph:{digest}") - 1
+    return _BY_INPUT + digest * 1000 + scope.count(f"{what}:{digest}") - 1
 
 
 # -- tasks
@@ -124,6 +127,14 @@ class _TaskStep:
         self._path, self._key = above.child(segment), above.child_key(segment)
         self._attempt = 1
         self._started = now_us()
+        call = configurable[CONFIG_KEY_CALL]
+        scheduler = _Scheduler(call.keywords["schedule_task"], self)
+        self.configurable = {
+            **configurable,
+            CONFIG_KEY_CALL: functools.partial(
+                call.func, *call.args, **{**call.keywords, "schedule_task": scheduler}
+            ),
+        }
         self.task = dataclasses.replace(task, proc=cast(Any, _Attempts(task.proc, self)))
         self._pin_answers()
 
@@ -186,6 +197,15 @@ class _TaskStep:
         self._task.writes.extend((c, v) for c, v in self._run.runner.codec.decode(record.value()["writes"]))
         return True
 
+    def number(self, call: Any) -> int:
+        """The number of a `@task` call among those of this task: by order, or by its input when other tasks make it.
+
+        LangGraph numbers in the order of arrival, and finds a finished call's result by that number after a crash.
+        """
+        scope = SCOPE.get() or self._run.top
+        name = getattr(call.func, "__name__", "")
+        return (self._attempt - 1) * _BY_ATTEMPT + _number(self._run, scope, "@task", (name, call.input))
+
     def returned(self) -> Any:
         return next((value for channel, value in self._task.writes if channel == RETURN), None)
 
@@ -244,8 +264,21 @@ def _segment(task: PregelExecutableTask, superstep: int) -> tuple[str, str]:
     if task.path[0] != PUSH:
         return f"{superstep}/node:{name}", "node"
     if isinstance(task.path[1], tuple):  # a @task: numbered by its caller, which is its scope
-        return f"task:{name}:{task.path[2]}", "task"
+        number = cast(int, task.path[2])
+        return f"task:{name}:{number % _BY_ATTEMPT}", "task"
     return f"{superstep}/node:{name}:{task.path[1]}", "node"  # a Send, by its place among the Sends
+
+
+class _Scheduler:
+    """Stands in for `loop.accept_push`, so that a `@task` call has the same number in every replay."""
+
+    def __init__(self, accept: Any, step: _TaskStep) -> None:
+        self._accept: Any = accept._accept if isinstance(accept, _Scheduler) else accept
+        self._step = step
+        self.__self__ = self._accept.__self__
+
+    def __call__(self, task: PregelExecutableTask, number: int, call: Any = None) -> Any:
+        return self._accept(task, number if call is None else self._step.number(call), call)
 
 
 class _Attempts:
@@ -297,7 +330,7 @@ def _durable_run_with_retry(
         return step.returned()
     if (saved := step.checkpoint_saved) is not None:
         saved.result()
-    result = _run_with_retry(step.task, retry_policy, configurable)
+    result = _run_with_retry(step.task, retry_policy, step.configurable)
     run.journal.commit(*step.finished())
     return result
 
@@ -317,6 +350,6 @@ async def _durable_arun_with_retry(
         return step.returned()
     if (saved := step.checkpoint_saved) is not None:
         await asyncio.shield(saved)
-    result = await _arun_with_retry(step.task, retry_policy, stream, configurable)
+    result = await _arun_with_retry(step.task, retry_policy, stream, step.configurable)
     await run.commit(*step.finished())
     return result

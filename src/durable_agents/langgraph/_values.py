@@ -1,8 +1,6 @@
 """LangGraph's and LangChain's objects as JSON, for step records, inputs and answers."""
 
-import dataclasses
 from collections.abc import Iterable
-from enum import Enum
 from typing import Any
 
 from langchain_core import messages
@@ -11,10 +9,8 @@ from langchain_core.messages.base import TextAccessor
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
 from langgraph.types import Command, Interrupt, Overwrite, Send
-from pydantic import BaseModel
 
 from .._core import JsonCodec, Usage
-from ._private import collect_from_type
 
 _MESSAGES = tuple(
     cls
@@ -25,32 +21,6 @@ _TYPES: tuple[type, ...] = (
     *_MESSAGES, ChatResult, ChatGeneration, ChatGenerationChunk, Document, ChatPromptValue, StringPromptValue, Command,
     Interrupt, Overwrite,
 )  # fmt: skip
-
-
-_SCHEMAS = ("state_schema", "input_schema", "output_schema", "context_schema")
-
-
-def types_of(graph: Any) -> list[type]:
-    """The classes in the schemas of a compiled graph and of its nodes that are graphs, as LangGraph collects them."""
-    found: set[Any] = set()
-    graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
-    for each in graphs:
-        builder = getattr(each, "builder", None)
-        schemas = [getattr(builder, name, None) for name in _SCHEMAS]
-        nodes = [node.input_schema for node in getattr(builder, "nodes", {}).values()]
-        channels = [
-            getattr(c, name, None) for c in each.channels.values() for name in ("ValueType", "UpdateType")
-        ]
-        for declared in (*schemas, *nodes, *channels):
-            if declared is not None:
-                collect_from_type(declared, set(), found, set())
-    return sorted((t for t in found if _is_storable(t)), key=lambda t: (t.__module__, t.__qualname__))
-
-
-def _is_storable(found: Any) -> bool:
-    if not isinstance(found, type) or found in _TYPES:
-        return False
-    return issubclass(found, (BaseModel, Enum)) or dataclasses.is_dataclass(found)
 
 
 def graph_codec(types: Iterable[type]) -> JsonCodec:

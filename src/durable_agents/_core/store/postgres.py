@@ -178,7 +178,9 @@ class PostgresStore(Store):
 
     def migrate(self) -> None:
         with self._connect() as connection:  # its end frees the lock that keeps other starting processes out
-            connection.execute("SELECT pg_advisory_lock(hashtext(%s), 0)", (_LOCK_SPACE,))
+            # Polled: a statement that blocks holds a snapshot, and DBOS's CREATE INDEX CONCURRENTLY waits for those.
+            while not self._try_migration_lock(connection):
+                time.sleep(0.05)
             engine = sa.create_engine(
                 sa.make_url(self.url).set(drivername="postgresql+psycopg"), poolclass=sa.NullPool
             )
@@ -188,6 +190,12 @@ class PostgresStore(Store):
                 engine.dispose()
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {OWN_SCHEMA}")
             self.create_tables(OWN_TABLES)
+
+    @staticmethod
+    def _try_migration_lock(connection: psycopg.Connection[tuple[Any, ...]]) -> bool:
+        sql = "SELECT pg_try_advisory_lock(hashtext(%s), 0)"
+        ((locked,),) = connection.execute(sql, (_LOCK_SPACE,)).fetchall()
+        return bool(locked)
 
     def hold(self, name: str) -> ProcessLock:
         return _SessionLock(self._connect, name)

@@ -1,0 +1,81 @@
+"""What can be read off a compiled graph: the types of its state, and whether it needs an event loop."""
+
+import dataclasses
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel
+
+from ._private import collect_from_type
+
+_SCHEMAS = ("state_schema", "input_schema", "output_schema", "context_schema")
+# `create_agent(response_format=…)` types its channel with a type variable; the schema stands in the model node.
+_STRUCTURED_OUTPUT = "langchain.agents.structured_output"
+
+
+def types_of(graph: Any) -> list[type]:
+    """The classes in the schemas of a compiled graph and of its nodes that are graphs, as LangGraph collects them."""
+    found: set[Any] = set()
+    for each in _graphs(graph):
+        for declared in (*_schemas(each), *_response_formats(each)):
+            collect_from_type(declared, set(), found, set())
+    return sorted((t for t in found if _is_storable(t)), key=lambda t: (t.__module__, t.__qualname__))
+
+
+def _graphs(graph: Any) -> list[Any]:
+    return [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
+
+
+def _schemas(graph: Any) -> Iterator[Any]:
+    builder = getattr(graph, "builder", None)
+    declared = [getattr(builder, name, None) for name in _SCHEMAS]
+    declared += [node.input_schema for node in getattr(builder, "nodes", {}).values()]
+    for channel in graph.channels.values():
+        declared += [getattr(channel, name, None) for name in ("ValueType", "UpdateType")]
+    yield from (each for each in declared if each is not None)
+
+
+def _response_formats(graph: Any) -> Iterator[Any]:
+    for step in _steps(graph):
+        for cell in getattr(getattr(step, "func", None), "__closure__", None) or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:  # an empty cell
+                continue
+            for value in content.values() if isinstance(content, dict) else (content,):
+                if type(value).__module__ == _STRUCTURED_OUTPUT:
+                    yield from _response_schemas(value)
+
+
+def _response_schemas(strategy: Any) -> Iterator[Any]:
+    """The schema of a strategy, or of a bound output tool; a union's members one by one."""
+    yield from (s for s in [getattr(strategy, "schema", None)] if s is not None)
+    yield from (spec.schema for spec in getattr(strategy, "schema_specs", ()))
+
+
+def _steps(graph: Any) -> Iterator[Any]:
+    """What the nodes of a graph run."""
+    for node in graph.nodes.values():
+        bound: Any = getattr(node, "bound", None)
+        yield from getattr(bound, "steps", [bound])
+
+
+def _is_storable(found: Any) -> bool:
+    return isinstance(found, type) and (
+        issubclass(found, (BaseModel, Enum)) or dataclasses.is_dataclass(found)
+    )
+
+
+def needs_async(graph: Any) -> bool:
+    """Whether a node of the graph, or a tool of a `ToolNode` in it, has no sync form."""
+    return any(_is_async_only(step) for each in _graphs(graph) for step in _steps(each))
+
+
+def _is_async_only(step: Any) -> bool:
+    tools = getattr(step, "tools_by_name", {}).values()
+    if any(
+        getattr(tool, "func", True) is None and getattr(tool, "coroutine", None) is not None for tool in tools
+    ):
+        return True
+    return getattr(step, "func", True) is None and getattr(step, "afunc", None) is not None
