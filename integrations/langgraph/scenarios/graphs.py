@@ -208,3 +208,37 @@ def loop(world: World) -> Scenario:
     )
     builder.add_edge("act", "think")
     return told(kept(builder), invoke(ASK))
+
+
+@scenario
+def gathered_tasks(world: World) -> Scenario:
+    """`@task`s called from gathered coroutines, which arrive the other way round after a crash."""
+
+    @task
+    async def work(rank: int) -> str:
+        world.effect(f"work {rank}")
+        return f"{rank} done"
+
+    async def late(rank: int) -> str:
+        await asyncio.sleep(world.latency(rank, 3))
+        return await work(rank)
+
+    @entrypoint(checkpointer=InMemorySaver())
+    async def flow(ranks: list[int]) -> list[str]:
+        found = await asyncio.gather(*[late(rank) for rank in ranks])
+        return [*found, await work(9)]
+
+    return told(flow, invoke([0, 1, 2], is_async=True), is_async=True)
+
+
+@scenario
+def spawned_call(world: World) -> Scenario:
+    """A tool call in a task of the node's making, awaited after another call of the node itself."""
+    charge, _ = tools_of(world)
+
+    async def act(state: Any) -> Any:
+        spawned = asyncio.create_task(charge.ainvoke({"amount": 2}))
+        first = await charge.ainvoke({"amount": 1})
+        return {"log": [first, await spawned, await charge.ainvoke({"amount": 3})]}
+
+    return told(kept(in_a_row(act=act)), invoke(BEGIN, is_async=True), is_async=True)
