@@ -17,6 +17,7 @@ from durable_agents._core.errors import OwnershipLost
 from durable_agents._core.record import now_us
 from durable_agents._core.store import Store
 from durable_agents._core.store import runs as rows
+from durable_agents._core.store.runs import appends
 from plain import Plain
 
 Agent = Callable[..., Plain]
@@ -298,7 +299,7 @@ def record_of(store: Store, agent: Agent) -> tuple[str, tuple[Any, ...]]:
         record = Draft("tool", "tool:a", "1").seal(
             run="f", seq=2, prev=journal._prev, at=now_us(), worker="w", epoch=1
         )
-        captured.append(rows._record_params(record, journal.owner))
+        captured.append(appends._record_params(record, journal.owner))
         steal_back.append(journal.owner)
         raise KeyboardInterrupt
 
@@ -309,7 +310,7 @@ def record_of(store: Store, agent: Agent) -> tuple[str, tuple[Any, ...]]:
         "UPDATE workflow_status SET status = 'PENDING', owner_xid = ? WHERE workflow_uuid = 'f'",
         (steal_back[0],),
     )
-    return rows._insert_record_sql(store).replace("?", "%s"), captured[0]
+    return appends._insert_record_sql(store).replace("?", "%s"), captured[0]
 
 
 def blocked(work: Callable[[], Any]) -> threading.Thread:

@@ -3,8 +3,9 @@
 from . import engine
 from .codec import JSON, Codec, JsonCodec, dumps
 from .context import RUN, SCOPE, Scope, inside, scope
-from .execution import Execution, Pause, Question
+from .execution import Execution
 from .opening import Request
+from .pause import Pause, Question
 from .record import Draft, Record, Usage
 from .run import Run, Step
 from .runner import Runner, default_name, new_id

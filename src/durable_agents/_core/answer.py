@@ -5,7 +5,7 @@ from typing import Any
 
 from .codec import Codec, dumps
 from .errors import AlreadyAnswered, NotWaiting, RunNotFound
-from .execution import Question, read_pauses
+from .pause import Question, read_pauses
 from .record import ANSWER, WAIT, Draft, now_us
 from .store import Store, Transaction, runs
 

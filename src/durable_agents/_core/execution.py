@@ -7,14 +7,13 @@ groups wrap them.
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from . import failure
-from .codec import Codec, dumps
+from .codec import dumps
 from .context import RUN, SCOPE, Scope
 from .errors import (
     Aborted,
@@ -29,7 +28,8 @@ from .errors import (
 )
 from .journal import Journal
 from .log import logger
-from .record import ANSWER, CLOSE, OPEN, WAIT, Draft, Record
+from .pause import Pause, read_pauses
+from .record import CLOSE, OPEN, WAIT, Draft, Record
 from .store import Statement
 from .threads import detached
 
@@ -41,31 +41,6 @@ T = TypeVar("T")
 _DRAIN_SECONDS = 30.0
 # A run that kills or stops its worker each time would otherwise go round for ever.
 _FRUITLESS_CLAIMS = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A runner's loop stopped to wait for people.
-
-    Args:
-        questions: id → what is asked, as JSON data.
-        state: JSON data the runner wants back when the next segment starts.
-        result: what the native verb returns for an interrupted run; not stored.
-    """
-
-    questions: dict[str, Any]
-    state: Any = None
-    result: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A pause as it was recorded, and the answers given to it so far."""
-
-    number: int
-    questions: dict[str, Any]
-    state: Any
-    answers: dict[str, Any] = field(default_factory=dict)
 
 
 class Execution:
@@ -430,15 +405,3 @@ class Execution:
             self.journal.flush()  # state of finished steps need not be made again
         self.journal.abandon()
         self.engine.release(self.id, self.owner)
-
-
-def read_pauses(records: Iterable[Record], codec: Codec) -> list[Question]:
-    """The pauses among a run's records, each with the answers it got."""
-    found: dict[int, Question] = {}
-    for record in records:
-        if record.kind == WAIT:
-            data, number = record.value(), len(found) + 1
-            found[number] = Question(number, data["questions"], data["state"])
-        elif record.kind == ANSWER and found:
-            found[len(found)].answers.update(codec.decode(record.value()))
-    return list(found.values())

@@ -12,8 +12,8 @@ from . import engine, failure
 from .answer import answer
 from .codec import JSON, Codec
 from .errors import ConfigurationError, ResultNotRecorded, RunCancelled, RunNotFound, RunReleased, RunWaiting
-from .execution import Question, read_pauses
 from .journal import load
+from .pause import Question, read_pauses
 from .record import ANSWER, CLOSE, FLUSH, OPEN, WAIT, Record, Usage
 from .store import runs
 

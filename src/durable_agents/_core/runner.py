@@ -27,9 +27,10 @@ from .errors import (
     RunWaiting,
     ThreadBusy,
 )
-from .execution import Execution, Question, read_pauses
+from .execution import Execution
 from .journal import load
 from .opening import Request, open_run
+from .pause import Question, read_pauses
 from .run import Run
 from .store import Store, runs
 from .threads import detached

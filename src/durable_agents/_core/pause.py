@@ -1,0 +1,45 @@
+"""Pauses: a run waits for people, and what they answered."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .codec import Codec
+from .record import ANSWER, WAIT, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A runner's loop stopped to wait for people.
+
+    Args:
+        questions: id → what is asked, as JSON data.
+        state: JSON data the runner wants back when the next segment starts.
+        result: what the native verb returns for an interrupted run; not stored.
+    """
+
+    questions: dict[str, Any]
+    state: Any = None
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A pause as it was recorded, and the answers given to it so far."""
+
+    number: int
+    questions: dict[str, Any]
+    state: Any
+    answers: dict[str, Any] = field(default_factory=dict)
+
+
+def read_pauses(records: Iterable[Record], codec: Codec) -> list[Question]:
+    """The pauses among a run's records, each with the answers it got."""
+    found: dict[int, Question] = {}
+    for record in records:
+        if record.kind == WAIT:
+            data, number = record.value(), len(found) + 1
+            found[number] = Question(number, data["questions"], data["state"])
+        elif record.kind == ANSWER and found:
+            found[len(found)].answers.update(codec.decode(record.value()))
+    return list(found.values())

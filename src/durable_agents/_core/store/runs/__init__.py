@@ -1,0 +1,48 @@
+"""The life of a run's row, and the records that belong to it: every statement against DBOS's tables.
+
+A run is one row of `workflow_status`. How its columns are used here:
+
+    workflow_uuid         the run id
+    name                  `<framework>.<name>` of the runner
+    status                ENQUEUED queued (or running, between two workers) · PENDING running · DELAYED waiting ·
+                          SUCCESS · ERROR · CANCELLED
+    queue_name            always `durable_agents`, never registered with DBOS: no DBOS poller claims the row
+    queue_partition_key   the thread
+    deduplication_id      the thread while the run is active; DBOS's unique index on it and the queue admits one
+    executor_id           the worker that drives the run; on a queued row, the worker whose caller waits to drive it
+    owner_xid             a new token per claim; every write of a worker is conditional on it
+    recovery_attempts     how often the run was claimed (the record's epoch)
+    attributes            {"cancel": true} once somebody asked the owner to stop
+
+`operation_outputs` holds the records, `function_id` being `seq` and `function_name` the path. The payload of the close
+record is the run's result; `workflow_output` only says where that is.
+"""
+
+from .appends import append, records
+from .claims import NewRun, claim, owned_by, release, release_dead, start, unreserve
+from .ends import finish, locked, park, reopen, request_cancel
+from .rows import STATES, Row, find, get, owner, thread_key, waiting_on
+
+__all__ = [
+    "STATES",
+    "NewRun",
+    "Row",
+    "append",
+    "claim",
+    "find",
+    "finish",
+    "get",
+    "locked",
+    "owned_by",
+    "owner",
+    "park",
+    "records",
+    "release",
+    "release_dead",
+    "reopen",
+    "request_cancel",
+    "start",
+    "thread_key",
+    "unreserve",
+    "waiting_on",
+]

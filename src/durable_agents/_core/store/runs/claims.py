@@ -1,0 +1,222 @@
+"""Who drives a run: its start, its claim by a worker, its way back to the queue."""
+
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ...codec import dumps
+from ...record import Record
+from ..base import Store, Transaction
+from .rows import APPLICATION, PORTABLE, QUEUE, QUEUES, attributes, tie
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run about to be inserted; `opening` is its first record."""
+
+    id: str
+    name: str
+    thread: str | None
+    opening: Record
+    version: str
+    parent: str | None = None
+
+
+def start(store: Store, new: NewRun, worker: str | None) -> tuple[bool, str | None]:
+    """Insert a run: owned by `worker` when its thread is free, else queued and reserved for it; unreserved without one.
+
+    Returns:
+        (False, None) when the id exists; (True, token) when the caller owns the run; (True, None) when it is queued.
+    """
+    token = uuid.uuid4().hex
+
+    def work(tx: Transaction) -> tuple[bool, str | None]:
+        owned = worker is not None and (new.thread is None or _thread_is_free(tx, new.thread))
+        inserted = tx.execute(
+            "INSERT INTO workflow_status (workflow_uuid, status, name, executor_id, created_at, updated_at,"
+            " application_version, recovery_attempts, queue_name, started_at_epoch_ms, deduplication_id, priority,"
+            " queue_partition_key, owner_xid, creator_xid, serialization, application_name, parent_workflow_id)"
+            f" VALUES (?, ?, ?, ?, {store.now}, {store.now}, ?, ?, '{QUEUE}', ?, ?, 0, ?, ?, ?, '{PORTABLE}',"
+            f" '{APPLICATION}', ?) ON CONFLICT DO NOTHING",
+            (
+                new.id, "PENDING" if owned else "ENQUEUED", new.name, worker, new.version, int(owned),
+                new.opening.body["at"] // 1000 if owned else None, new.thread if owned else None, new.thread,
+                token if owned else None, token, new.parent,
+            ),
+        )  # fmt: skip
+        if not inserted:
+            mine = tx.query(
+                "SELECT owner_xid FROM workflow_status WHERE workflow_uuid = ? AND creator_xid = ?",
+                (new.id, token),
+            )
+            if mine:  # committed by an earlier try whose answer was lost
+                return True, mine[0][0]
+            if not tx.query("SELECT 1 FROM workflow_status WHERE workflow_uuid = ?", (new.id,)):
+                raise _ThreadTaken  # another run took the thread between our look and the insert
+            return False, None
+        at = new.opening.body["at"] // 1000
+        tx.execute(
+            "INSERT INTO workflow_input (workflow_uuid, inputs, retention_timestamp) VALUES (?, ?, ?)",
+            (new.id, '{"positionalArgs":[{"input_in_step":1}],"namedArgs":{}}', at),
+        )
+        tx.execute(
+            "INSERT INTO operation_outputs (workflow_uuid, function_id, function_name, output, started_at_epoch_ms,"
+            " completed_at_epoch_ms, serialization, application_name, retention_timestamp)"
+            f" VALUES (?, 1, ?, ?, ?, ?, '{PORTABLE}', '{APPLICATION}', ?)",
+            (new.id, new.opening.path, new.opening.dump(), at, at, at),
+        )
+        if owned and new.thread is not None:
+            supersede(store, tx, new.thread, new.id)
+        return True, token if owned else None
+
+    while True:
+        try:
+            return store.transact(work)
+        except _ThreadTaken:
+            continue
+
+
+class _ThreadTaken(Exception):
+    pass
+
+
+def _thread_is_free(tx: Transaction, thread: str) -> bool:
+    return not tx.query(
+        f"SELECT 1 FROM workflow_status WHERE queue_name = '{QUEUE}' AND queue_partition_key = ?"
+        " AND status IN ('ENQUEUED', 'PENDING') LIMIT 1",
+        (thread,),
+    )
+
+
+def supersede(store: Store, tx: Transaction, thread: str, by: str) -> None:
+    """A new run on a thread drops the pause of the run that waits there, as a new input does natively."""
+    tx.execute(
+        f"UPDATE workflow_status SET status = 'CANCELLED', updated_at = {store.now}, completed_at = {store.now},"
+        " attributes = ? WHERE queue_name = ? AND queue_partition_key = ? AND status = 'DELAYED'"
+        " AND workflow_uuid <> ?",
+        (dumps({"superseded_by": by}), QUEUE, thread, by),
+    )
+
+
+def claim(
+    store: Store,
+    worker: str,
+    names: Sequence[str],
+    limit: int,
+    *,
+    only: str | None = None,
+    shunned: Collection[str] = (),
+) -> list[tuple[str, str, str]]:
+    """Take queued runs, oldest first; of each thread the oldest, and only while no other run of it is active.
+
+    Args:
+        names: runners this process has. Rows of others stay where they are.
+        only: claim just this run, also when it is reserved for this worker's own caller.
+        shunned: run ids to leave to others.
+
+    Returns:
+        (run id, runner name, owner token) per claimed run.
+    """
+    if not names or limit < 1:
+        return []
+    waiting = f"SELECT 1 FROM workflow_status WHERE queue_name IN {QUEUES} AND status = 'ENQUEUED' LIMIT 1"
+    if only is None and not store.query(waiting):  # look before locking: an empty claim must not write
+        return []
+    order = tie(store)
+    marks = ", ".join("?" * len(names))
+    # DBOS's own resume leaves the old worker on the row and moves it to another queue: that is no reservation.
+    open_to_all = f"w.executor_id IS NULL OR w.queue_name <> '{QUEUE}'"
+    mine = (
+        f"({open_to_all})"
+        if only is None
+        else f"w.workflow_uuid = ? AND ({open_to_all} OR w.executor_id = ?)"
+    )
+    if shunned:
+        mine += f" AND w.workflow_uuid NOT IN ({', '.join('?' * len(shunned))})"
+    token = uuid.uuid4().hex
+    candidates = (
+        f"SELECT w.workflow_uuid FROM workflow_status w WHERE w.queue_name IN {QUEUES} AND w.status = 'ENQUEUED'"
+        f" AND w.application_name = '{APPLICATION}' AND w.name IN ({marks}) AND {mine}"
+        " AND (w.queue_partition_key IS NULL OR NOT EXISTS (SELECT 1 FROM workflow_status o"
+        f" WHERE o.queue_name IN {QUEUES} AND o.queue_partition_key = w.queue_partition_key"
+        " AND o.workflow_uuid <> w.workflow_uuid AND (o.status = 'PENDING' OR (o.status = 'ENQUEUED'"
+        f" AND (o.created_at, o.{order}) < (w.created_at, w.{order})))))"
+        f" ORDER BY w.created_at, w.{order} LIMIT ?{store.skip_locked}"
+    )
+
+    def work(tx: Transaction) -> list[tuple[str, str, str]]:
+        rows = tx.query(
+            f"UPDATE workflow_status SET status = 'PENDING', owner_xid = ?, executor_id = ?, queue_name = '{QUEUE}',"
+            f" recovery_attempts = COALESCE(recovery_attempts, 0) + 1, deduplication_id = queue_partition_key,"
+            f" started_at_epoch_ms = {store.now}, updated_at = {store.now}"
+            f" WHERE status = 'ENQUEUED' AND workflow_uuid IN ({candidates})"
+            " RETURNING workflow_uuid, name, queue_partition_key",
+            (token, worker, *names, *((only, worker) if only else ()), *shunned, limit),
+        )
+        for run_id, _, thread in rows:
+            if thread is not None:
+                supersede(store, tx, thread, run_id)
+        return [(run_id, name, token) for run_id, name, _ in rows]
+
+    try:
+        return store.transact(work)
+    except Exception as error:
+        if _is_conflict(
+            error
+        ):  # another worker took a run of the same thread first: nothing is claimed, look again later
+            return []
+        raise
+
+
+def _is_conflict(error: Exception) -> bool:
+    return type(error).__name__ in (
+        "IntegrityError",
+        "UniqueViolation",
+        "DeadlockDetected",
+        "SerializationFailure",
+    )
+
+
+_REQUEUE = (
+    "UPDATE workflow_status SET status = 'ENQUEUED', owner_xid = NULL, executor_id = NULL, started_at_epoch_ms = NULL,"
+    " updated_at = {now} WHERE status = 'PENDING' AND "
+)
+
+
+def release(store: Store, run_id: str, owner: str) -> bool:
+    """Hand an owned run back to any worker; it keeps its thread and its place in the queue."""
+    return (
+        store.execute(_REQUEUE.format(now=store.now) + "workflow_uuid = ? AND owner_xid = ?", (run_id, owner))
+        == 1
+    )
+
+
+def release_dead(store: Store) -> int:
+    """Re-queue what dead workers left running, and free what they had reserved. Dead is who has no row."""
+    dead = "executor_id NOT IN (SELECT worker_id FROM durable_agents_worker)"
+    theirs = f"queue_name = '{QUEUE}' AND executor_id IS NOT NULL AND {dead}"
+    if not store.query(
+        f"SELECT 1 FROM workflow_status WHERE status IN ('PENDING', 'ENQUEUED') AND {theirs} LIMIT 1"
+    ):
+        return 0
+    store.execute(f"UPDATE workflow_status SET executor_id = NULL WHERE status = 'ENQUEUED' AND {theirs}")
+    return store.execute(_REQUEUE.format(now=store.now) + theirs)
+
+
+def owned_by(store: Store, worker: str) -> list[tuple[str, str, bool]]:
+    """(run id, owner token, cancel requested) of every run this worker owns."""
+    rows = store.query(
+        "SELECT workflow_uuid, owner_xid, attributes FROM workflow_status"
+        f" WHERE status = 'PENDING' AND executor_id = ? AND queue_name = '{QUEUE}'",
+        (worker,),
+    )
+    return [(run_id, owner, bool(attributes(raw).get("cancel"))) for run_id, owner, raw in rows]
+
+
+def unreserve(store: Store, run_id: str, worker: str) -> None:
+    """Open a queued run that waits for its caller to any worker."""
+    store.execute(
+        "UPDATE workflow_status SET executor_id = NULL"
+        " WHERE workflow_uuid = ? AND executor_id = ? AND status = 'ENQUEUED'",
+        (run_id, worker),
+    )

@@ -1,0 +1,117 @@
+"""The row of a run, and the questions that one can ask of it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..base import Store
+
+QUEUE = "durable_agents"
+APPLICATION = "durable_agents"
+# DBOS's own `resume` puts a row on its internal queue; we take it back from there.
+QUEUES = f"('{QUEUE}', '_dbos_internal_queue')"
+FOREVER = 2**63 - 1
+PORTABLE = "portable_json"
+
+STATUS = {
+    "PENDING": "running",
+    "DELAYED": "waiting",
+    "SUCCESS": "succeeded",
+    "ERROR": "failed",
+    "CANCELLED": "cancelled",
+    "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a run's row says. `status` is DBOS's word, `state` ours."""
+
+    id: str
+    name: str
+    status: str
+    owner: str | None
+    worker: str | None
+    epoch: int
+    thread: str | None
+    created: int
+
+    @property
+    def state(self) -> str:
+        return STATUS.get(self.status) or ("running" if self.epoch else "queued")
+
+    @property
+    def over(self) -> bool:
+        return self.state in ("succeeded", "failed", "cancelled")
+
+
+ROW = (
+    "SELECT workflow_uuid, name, status, owner_xid, executor_id, recovery_attempts, queue_partition_key, created_at"
+    " FROM workflow_status"
+)
+
+
+def row_of(values: tuple[Any, ...]) -> Row:
+    run_id, name, status, owner, worker, epoch, thread, created = values
+    return Row(run_id, name, status, owner, worker, int(epoch or 0), thread, created)
+
+
+def get(store: Store, run_id: str) -> Row | None:
+    rows = store.query(f"{ROW} WHERE workflow_uuid = ? AND application_name = ?", (run_id, APPLICATION))
+    return row_of(rows[0]) if rows else None
+
+
+_STATES = {
+    "queued": "status = 'ENQUEUED' AND COALESCE(recovery_attempts, 0) = 0",
+    "running": "(status = 'PENDING' OR (status = 'ENQUEUED' AND recovery_attempts > 0))",
+    "waiting": "status = 'DELAYED'",
+    "succeeded": "status = 'SUCCESS'",
+    "failed": "status IN ('ERROR', 'MAX_RECOVERY_ATTEMPTS_EXCEEDED')",
+    "cancelled": "status = 'CANCELLED'",
+}
+STATES = tuple(_STATES)
+
+
+def find(store: Store, *, states: Sequence[str] = (), name: str | None = None, limit: int = 100) -> list[Row]:
+    """Rows of runs, newest first; `states` are of `STATES`."""
+    where, params = ["application_name = ?"], [APPLICATION]
+    if states:
+        where.append(f"({' OR '.join(_STATES[state] for state in states)})")
+    if name is not None:
+        where.append("name = ?")
+        params.append(name)
+    order = tie(store)
+    sql = f"{ROW} WHERE {' AND '.join(where)} ORDER BY created_at DESC, {order} DESC LIMIT ?"
+    return [row_of(values) for values in store.query(sql, (*params, limit))]
+
+
+def tie(store: Store) -> str:
+    """What orders rows of one millisecond."""
+    return "rowid" if store.dialect == "sqlite" else "workflow_uuid"
+
+
+def thread_key(name: str, thread: str) -> str:
+    """A thread as the row knows it: two runners may use the same thread ids for different conversations."""
+    return f"{name}/{thread}"
+
+
+def waiting_on(store: Store, name: str, thread: str) -> Row | None:
+    """The run of this runner that waits on this thread."""
+    rows = store.query(
+        f"{ROW} WHERE name = ? AND queue_partition_key = ? AND status = 'DELAYED' AND application_name = ?"
+        " ORDER BY created_at DESC LIMIT 1",
+        (name, thread_key(name, thread), APPLICATION),
+    )
+    return row_of(rows[0]) if rows else None
+
+
+def owner(store: Store, run_id: str) -> str | None:
+    """The token that owns a run now."""
+    rows = store.query("SELECT owner_xid FROM workflow_status WHERE workflow_uuid = ?", (run_id,))
+    return rows[0][0] if rows else None
+
+
+def attributes(raw: Any) -> dict[str, Any]:
+    found = json.loads(raw) if isinstance(raw, str) else raw
+    return found if isinstance(found, dict) else {}
