@@ -53,8 +53,11 @@ class _Statements:
 
     def write(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
-            for row in statement.rows:
-                self._connection.execute(_dialect(statement.sql), row)
+            if len(statement.rows) == 1:
+                self._connection.execute(_dialect(statement.sql), statement.rows[0])
+            elif statement.rows:
+                with self._connection.cursor() as cursor:
+                    cursor.executemany(_dialect(statement.sql), statement.rows)
 
 
 class _SessionLock:
