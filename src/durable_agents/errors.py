@@ -3,6 +3,7 @@
 from ._core.errors import (
     AlreadyAnswered,
     BrokenRecord,
+    CodeChanged,
     ConcurrentPathError,
     ConfigurationError,
     DivergedError,
@@ -16,14 +17,17 @@ from ._core.errors import (
     ResultNotRecorded,
     RunCancelled,
     RunNotFound,
+    RunOver,
     RunReleased,
     RunWaiting,
+    StepNotFound,
     ThreadBusy,
 )
 
 __all__ = [
     "AlreadyAnswered",
     "BrokenRecord",
+    "CodeChanged",
     "ConcurrentPathError",
     "ConfigurationError",
     "DivergedError",
@@ -37,7 +41,9 @@ __all__ = [
     "ResultNotRecorded",
     "RunCancelled",
     "RunNotFound",
+    "RunOver",
     "RunReleased",
     "RunWaiting",
+    "StepNotFound",
     "ThreadBusy",
 ]

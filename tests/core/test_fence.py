@@ -229,7 +229,7 @@ def test_a_record_that_can_never_be_written_does_not_repeat_its_effect_for_ever(
 ) -> None:
     """A run that is claimed again and again without a new record backs off, and fails after a limit."""
     durable_agents.shutdown()
-    durable_agents.launch(idle, heartbeat=0.02, grace=0.05, lease=30, poll=0.02)
+    durable_agents.launch(idle, heartbeat=0.02, grace=0.05, lease=30, poll=0.02, rest=0)
     calls: list[int] = []
 
     def body(_: None) -> None:

@@ -8,9 +8,10 @@ from .opening import Request
 from .pause import Pause, Question
 from .record import Draft, Record, Usage
 from .run import Run, Step
-from .runner import Runner, default_name, new_id
+from .runner import OnCodeChange, Restore, Runner, default_name, new_id
 from .step import Call, astep, begin, idempotency_key, is_replaying, step
 from .store import Statement, Store
+from .stream import Event, emit
 
 __all__ = [
     "JSON",
@@ -19,12 +20,15 @@ __all__ = [
     "Call",
     "Codec",
     "Draft",
+    "Event",
     "Execution",
     "JsonCodec",
+    "OnCodeChange",
     "Pause",
     "Question",
     "Record",
     "Request",
+    "Restore",
     "Run",
     "Runner",
     "Scope",
@@ -36,6 +40,7 @@ __all__ = [
     "begin",
     "default_name",
     "dumps",
+    "emit",
     "engine",
     "idempotency_key",
     "inside",

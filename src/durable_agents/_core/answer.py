@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .codec import Codec, dumps
+from .effects import check_answer
 from .errors import AlreadyAnswered, NotWaiting, RunNotFound
 from .pause import Question, read_pauses
-from .record import ANSWER, WAIT, Draft, now_us
+from .record import ANSWER, WAIT, Draft
 from .store import Store, Transaction, runs
 
 
@@ -28,12 +29,16 @@ def answer(
         RunNotFound, NotWaiting, AlreadyAnswered: see there.
     """
 
+    token = runs.new_token()
+
     def work(tx: Transaction) -> str | None:
         found = runs.locked(store, tx, run_id)
         if found is None:
             raise RunNotFound(f"there is no run {run_id!r}")
         row, records = found
         pauses = read_pauses(records, codec)
+        if row.owner == token:  # committed by an earlier try whose answer was lost
+            return token
         if row.state != "waiting":
             _check_repeated(run_id, row.state, pauses, values)
             return None
@@ -41,17 +46,11 @@ def answer(
         if all(_is_repeated(run_id, pauses[:-1], key, value) for key, value in values.items()):
             return None
         named = {_question(run_id, pause, key): value for key, value in values.items()}
-        last = records[-1]
+        for question, value in named.items():
+            check_answer(question, value)
         draft = Draft(ANSWER, f"{WAIT}:{pause.number}/{ANSWER}", dumps(codec.encode(named)))
-        record = draft.seal(
-            run=run_id,
-            seq=last.seq + 1,
-            prev=last.hash,
-            at=max(last.body["at"], now_us()),
-            worker=worker or "",
-            epoch=row.epoch,
-        )
-        return runs.reopen(store, tx, record, worker)
+        runs.reopen(store, tx, draft.after(records[-1], epoch=row.epoch, worker=worker or ""), worker, token)
+        return token if worker else None
 
     return store.transact(work)
 

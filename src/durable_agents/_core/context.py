@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from .execution import Execution
+    from .stream import Emitted
 
 T = TypeVar("T")
 Place = tuple[int, int | None]
@@ -39,12 +40,20 @@ class Scope:
         path: the prefix, "" at the top of a run.
         key: the prefix as the idempotency key knows it: without the attempt, which the path may hold.
         in_step: whether code in it runs inside a step.
+        events: collects what is emitted inside a step until that is recorded; None commits it with the next record.
     """
 
-    __slots__ = ("_lock", "_owners", "_running", "_uses", "in_step", "key", "path")
+    __slots__ = ("_lock", "_owners", "_running", "_uses", "events", "in_step", "key", "path")
 
-    def __init__(self, path: str = "", key: str | None = None, *, in_step: bool = False) -> None:
-        self.path, self.key, self.in_step = path, path if key is None else key, in_step
+    def __init__(
+        self,
+        path: str = "",
+        key: str | None = None,
+        *,
+        in_step: bool = False,
+        events: "list[Emitted] | None" = None,
+    ) -> None:
+        self.path, self.key, self.in_step, self.events = path, path if key is None else key, in_step, events
         self._running: set[str] = set()
         self._owners = [here()]
         self._uses: Counter[str] = Counter()
@@ -152,5 +161,5 @@ def scope(segment: str, *, key: str | None = None) -> Iterator[Scope]:
     above = SCOPE.get() or Scope()
     used = above.use(segment)
     path, idempotent = above.child(used), above.child_key(used if key is None else key)
-    with inside(Scope(path, idempotent, in_step=above.in_step)) as inner:
+    with inside(Scope(path, idempotent, in_step=above.in_step, events=above.events)) as inner:
         yield inner

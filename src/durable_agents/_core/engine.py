@@ -16,8 +16,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import failure
+from .admission import NotNow, admit
 from .context import RUN, SCOPE
-from .errors import CancelRequested, ConfigurationError, DurableError, OwnershipLost, Released, Stop
+from .errors import (
+    CancelRequested,
+    CodeChanged,
+    ConfigurationError,
+    DurableError,
+    OwnershipLost,
+    Released,
+    RunNotFound,
+    Stop,
+)
 from .execution import Execution
 from .log import logger
 from .store import Store, open_store, runs
@@ -53,7 +63,7 @@ class Engine:
     """What runs in the background: heartbeat, sweep and claims, a pool for sync runs, a home loop for async ones."""
 
     def __init__(self, store: Store, liveness: Liveness, max_runs: int) -> None:
-        self.store, self._liveness, self._max_runs = store, liveness, max_runs
+        self.store, self.liveness, self._max_runs = store, liveness, max_runs
         self.writers = DaemonPool(8, "durable-agents-writer")
         self.settlers = DaemonPool(max_runs, "durable-agents-settle")  # these wait for writers
         self._pool = DaemonPool(max_runs, "durable-agents-run")
@@ -82,9 +92,22 @@ class Engine:
         return self._stopping.is_set()
 
     def take(self, runner: "Runner", run_id: str, owner: str, live: Any = None) -> Execution:
-        """The execution of a run that this worker has claimed under the token `owner`."""
-        row = runs.get(self.store, run_id)
-        execution = Execution(self, runner, run_id, owner, row.epoch if row else 1, live)
+        """The execution of a run that this worker has claimed under the token `owner`.
+
+        Raises:
+            NotNow, CodeChanged, BrokenRecord: it is not to be driven here, or not now, and was given back.
+        """
+        try:
+            row = runs.get(self.store, run_id)
+            if row is None:
+                raise RunNotFound(f"run {run_id!r} is gone: it was deleted while it was claimed")
+            execution = Execution(self, runner, run_id, owner, row.epoch, live)
+            admit(execution, row)
+        except NotNow:
+            raise
+        except Exception:
+            runs.unclaim(self.store, run_id, owner)
+            raise
         with self._lock:
             self._live[run_id] = execution
         return execution
@@ -96,9 +119,9 @@ class Engine:
                 del self._live[execution.id]
         self._wake.set()
 
-    def release(self, run_id: str, owner: str) -> None:
-        """Hand a run back to any worker."""
-        runs.release(self.store, run_id, owner)
+    def release(self, run_id: str, owner: str, *, counted: bool = True) -> None:
+        """Hand a run back to any worker; not counted, as if it had never been claimed."""
+        (runs.release if counted else runs.unclaim)(self.store, run_id, owner)
         self._wake.set()
 
     def shun(self, run_id: str) -> None:
@@ -133,7 +156,7 @@ class Engine:
                 logger.exception("looking for queued runs failed; trying again")
                 claimed = 0
             if not claimed:
-                self._wake.wait(self._liveness.poll)
+                self._wake.wait(self.liveness.poll)
                 self._wake.clear()
 
     def _claim(self) -> int:
@@ -146,10 +169,15 @@ class Engine:
     def _dispatch(self, runner: "Runner", run_id: str, owner: str) -> None:
         try:
             execution = self.take(runner, run_id, owner)
+        except NotNow:
+            return
+        except CodeChanged as changed:
+            logger.warning("%s", changed)
+            self.shun(run_id)
+            return
         except Exception:
             logger.exception("run %r cannot be loaded; it is left to other workers", run_id)
             self.shun(run_id)
-            self.release(run_id, owner)
             return
         logger.info("run %r: driven by worker %s", run_id, self.worker.id)
         if runner.is_async(execution):
@@ -181,7 +209,7 @@ class Engine:
     # -- liveness
 
     def _beat_loop(self) -> None:
-        while not self._stopping.wait(self._liveness.heartbeat):
+        while not self._stopping.wait(self.liveness.heartbeat):
             try:
                 if not self.worker.beat():
                     self._reborn()
@@ -213,7 +241,7 @@ class Engine:
                     execution.stop(CancelRequested(f"run {run_id!r} was cancelled"))
                 continue
             strays[run_id, owner] = self._strays.get((run_id, owner), 0) + 1
-            if strays[run_id, owner] > self._liveness.grace / self._liveness.heartbeat:
+            if strays[run_id, owner] > self.liveness.grace / self.liveness.heartbeat:
                 logger.warning("run %r: its caller is gone; any worker goes on with it", run_id)
                 if execution is not None and execution.owner == owner:
                     execution.journal.abandon()
@@ -300,6 +328,7 @@ def launch(
     grace: float = Liveness.grace,
     lease: float = Liveness.lease,
     poll: float = Liveness.poll,
+    rest: float = Liveness.rest,
     max_runs: int = 64,
 ) -> None:
     """Start driving and recovering the runs of this process's runners.
@@ -310,7 +339,7 @@ def launch(
     Args:
         database_url: `sqlite:///file` or `postgresql://user@host:port/name`. Default: the environment variable
             `DURABLE_AGENTS_DATABASE_URL`, else the file `durable_agents.sqlite` in the working directory.
-        heartbeat, grace, lease, poll: see `Liveness`; seconds.
+        heartbeat, grace, lease, poll, rest: see `Liveness`; seconds.
         max_runs: how many queued and recovered runs are driven at once.
 
     Raises:
@@ -320,7 +349,7 @@ def launch(
     if max_runs < 1:
         raise ConfigurationError(f"max_runs must be at least 1, not {max_runs!r}")
     url = database_url or os.environ.get(DATABASE_URL) or DEFAULT_DATABASE_URL
-    liveness = Liveness(heartbeat=heartbeat, grace=grace, lease=lease, poll=poll)
+    liveness = Liveness(heartbeat=heartbeat, grace=grace, lease=lease, poll=poll, rest=rest)
     with _launching:
         if _engine is None:
             _engine = _apart(lambda: Engine(open_store(url), liveness, max_runs))

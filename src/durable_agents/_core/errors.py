@@ -11,6 +11,9 @@
     ├── ThreadBusy              a run calls its runner on its own thread, and would wait for itself
     ├── NotWaiting              an answer to a run or question that is not open
     ├── AlreadyAnswered         the question has another answer
+    ├── RunOver                 the run has succeeded or was superseded: it cannot be resumed
+    ├── StepNotFound            the run has recorded no step under this path
+    ├── CodeChanged             the agent is built in another way than when the run began
     ├── NotRecoverable          a run that needs live arguments has none after a crash
     ├── DivergedError           a replayed tool call has other arguments than its record
     ├── ConcurrentPathError     two steps are running under one path
@@ -74,6 +77,18 @@ class NotWaiting(DurableError):
 
 class AlreadyAnswered(DurableError):
     """The question has been answered with another value."""
+
+
+class RunOver(DurableError):
+    """The run has succeeded or was superseded by another one: it cannot be resumed."""
+
+
+class StepNotFound(DurableError, LookupError):
+    """The run has recorded no step under this path."""
+
+
+class CodeChanged(DurableError):
+    """The agent is built in another way than when the run began, and its runner was not told to go on."""
 
 
 class NotRecoverable(DurableError):

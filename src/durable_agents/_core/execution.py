@@ -7,10 +7,10 @@ groups wrap them.
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from . import failure
 from .codec import dumps
@@ -29,26 +29,29 @@ from .errors import (
 from .journal import Journal
 from .log import logger
 from .pause import Pause, read_pauses
-from .record import CLOSE, OPEN, WAIT, Draft, Record
+from .record import CLOSE, CODE, WAIT, Draft, Record
 from .store import Statement
 from .threads import detached
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .run import Run
     from .runner import Runner
 
 T = TypeVar("T")
 _DRAIN_SECONDS = 30.0
-# A run that kills or stops its worker each time would otherwise go round for ever.
-_FRUITLESS_CLAIMS = 15
 
 
 class Execution:
     """A run that this process owns.
 
     `input`, `thread`, `pauses` and `answers` are what was recorded; `live` is what only the calling process has, None
-    after a recovery; `memory` is the runner's own, for the time it drives.
+    after a recovery; `memory` is the runner's own, for the time it drives. `muted` is true for a replay that only
+    rebuilds a result: no callback of the user may be called.
     """
+
+    muted: ClassVar[bool] = False
+    journal_type: ClassVar[type[Journal]] = Journal
 
     def __init__(
         self, engine: "Engine", runner: "Runner", run_id: str, owner: str, epoch: int, live: Any = None
@@ -62,7 +65,7 @@ class Execution:
         self.closing: Stop | None = None
         self._advanced = False
         self.memory: dict[str, Any] = {}
-        self.journal = Journal(
+        self.journal = self.journal_type(
             engine.store,
             run_id,
             owner=owner,
@@ -71,7 +74,7 @@ class Execution:
             on_lost=self._cancel_tasks,
         )
         self.owner = owner
-        opening = self.journal.records(OPEN)[0].value()
+        opening = self.journal.opening
         self.input: Any = opening["input"]
         self.incidental: Any = opening["incidental"]
         self.thread: str | None = opening["thread"]
@@ -79,10 +82,43 @@ class Execution:
         self.pauses = read_pauses(self.journal.known.values(), runner.codec)
         self.asked: dict[str, Any] = {}
         self.top = Scope()
-        fruitless = epoch - self.journal.last_epoch
-        if fruitless > _FRUITLESS_CLAIMS:
-            why = f"run {run_id!r} was claimed {fruitless} times without a new record; the workers' logs say why"
-            self.stop(Aborted(NotRecoverable(why)))
+
+    # -- what the run was called with
+
+    @property
+    def code(self) -> Mapping[str, Any] | None:
+        """The fingerprint of the agent that drove the run last; None for a run that has none."""
+        changes = self.journal.records(CODE)
+        found: Mapping[str, Any] | None = (
+            changes[-1].value()["now"] if changes else self.journal.opening.get("code")
+        )
+        return found
+
+    def restored(self) -> Mapping[str, Any]:
+        """What the runner's `restore` gives for the live arguments that are gone with their process; {} if none are.
+
+        Raises:
+            NotRecoverable: there is no `restore`, or it does not give all of them.
+        """
+        names = self.journal.opening["live"]
+        if self.live is not None or not names:
+            return {}
+        restore = self.runner.restore
+        if restore is None:
+            raise NotRecoverable(
+                f"run {self.id!r} was called with {', '.join(names)}, which could not be recorded and is gone with its "
+                f"process. Pass plain data, allow the types with types=[…], or give the runner restore=fn(run)"
+            )
+        given = restore(self.handle())
+        if missing := [name for name in names if name not in given]:
+            raise NotRecoverable(f"restore= gave nothing for {', '.join(missing)} of run {self.id!r}")
+        return given
+
+    def handle(self) -> "Run":
+        """The run as its user sees it."""
+        from .run import Run
+
+        return Run(self.id)
 
     # -- what steps need
 
@@ -360,7 +396,7 @@ class Execution:
 
     def _settle_stop(self, why: Stop) -> Any:
         if isinstance(why, CancelRequested):
-            self._close("CANCELLED", "cancelled", "null")
+            self._close("CANCELLED", "cancelled", "{}")
             raise RunCancelled(f"run {self.id!r} was cancelled")
         if isinstance(why, Aborted):
             self._fail(why.error)
@@ -376,7 +412,7 @@ class Execution:
             return "opaque", dumps({"reason": failure.text(reason)})
 
     def _fail(self, error: Exception) -> NoReturn:
-        payload = dumps(failure.encode(error))
+        payload = dumps({**failure.encode(error), "steps": failure.paths(error, self.id)})
         self._close("ERROR", "error", payload, f"{type(error).__name__}: {failure.text(error)}")
         raise error
 
@@ -392,7 +428,8 @@ class Execution:
         except (TypeError, ValueError) as error:
             self._fail(EncodingError(f"the questions of run {self.id!r} cannot be recorded: {error}"))
         try:
-            parked = self.journal.park(Draft(WAIT, f"{WAIT}:{len(self.pauses) + 1}", payload))
+            number = self.pauses[-1].number + 1 if self.pauses else 1
+            parked = self.journal.park(Draft(WAIT, f"{WAIT}:{number}", payload))
         finally:
             self.engine.forget(self)
         if not parked:
@@ -404,4 +441,6 @@ class Execution:
         with suppress(Stop):
             self.journal.flush()  # state of finished steps need not be made again
         self.journal.abandon()
-        self.engine.release(self.id, self.owner)
+        # A shutdown in the middle of a long step is no sign that the run stops its workers.
+        counted = self.journal.has_recorded or not self.engine.is_closed
+        self.engine.release(self.id, self.owner, counted=counted)

@@ -11,6 +11,7 @@ from .errors import EncodingError, RecordedError
 
 _TEXT_LIMIT = 20_000
 _NESTING_LIMIT = 20
+_TAG = "__durable_agents_steps__"
 _ARGS: Any = vars(BaseException)["args"]
 
 
@@ -42,6 +43,8 @@ def _encode(error: BaseException, depth: int) -> dict[str, Any]:
         data["native"] = native
     attributes = {}
     for name, value in vars(error).items():
+        if name == _TAG:
+            continue
         try:
             attributes[name] = JSON.encode(value)
         except EncodingError:
@@ -60,6 +63,27 @@ def _native(cls: type) -> dict[str, Any]:
         for name, member in vars(base).items()
         if isinstance(member, MemberDescriptorType)
     }
+
+
+def tag(error: BaseException, run_id: str, path: str) -> None:
+    """Note on an error that this step recorded it, so that `paths` finds the step whatever the error becomes."""
+    vars(error).setdefault(_TAG, []).append((run_id, path))
+
+
+def paths(error: BaseException, run_id: str) -> list[str]:
+    """The steps of the run that recorded this error, one of its causes, or one of its members."""
+    found: list[str] = []
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        found += [path for run, path in vars(each).get(_TAG, ()) if run == run_id and path not in found]
+        left += [each.__cause__, None if each.__suppress_context__ else each.__context__]
+        left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+    return found
 
 
 def text(error: BaseException) -> str:

@@ -7,11 +7,13 @@ that could not be written ends the journal: later ones would be chained to it.
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
-from .errors import OwnershipLost, Stop
+from .errors import BrokenRecord, OwnershipLost, Stop
 from .log import logger
-from .record import ANSWER, FLUSH, Draft, Record, check_link, now_us, rows_digest
+from .record import CLOSE, FLUSH, OPEN, RETRY, Draft, Record, check_link, now_us, rows_digest
 from .store import Statement, Store, runs
+from .stream import Emitted, Numbering
 
 
 def load(run_id: str, texts: Iterable[str]) -> list[Record]:
@@ -27,6 +29,35 @@ def load(run_id: str, texts: Iterable[str]) -> list[Record]:
         prev = record.hash
         found.append(record)
     return found
+
+
+def standing(records: Iterable[Record]) -> dict[str, Record]:
+    """Path → record of what holds: a retry takes back what it names."""
+    found: dict[str, Record] = {}
+    for record in records:
+        if record.kind == RETRY:
+            for path in record.value()["taken_back"]:
+                found.pop(path, None)
+        else:
+            found[record.path] = record
+    return found
+
+
+def inherited(store: Store, opening: Mapping[str, Any]) -> list[Record]:
+    """The records that a fork is served from the run it was forked from; none for other runs.
+
+    Raises:
+        BrokenRecord: that run is gone, or not the one the fork was made from.
+    """
+    if (fork := opening.get("fork")) is None:
+        return []
+    records = load(fork["run"], runs.records(store, fork["run"])[: fork["seq"]])
+    if len(records) != fork["seq"] or records[-1].hash != fork["hash"]:
+        raise BrokenRecord(f"run {fork['run']!r}, which another one was forked from, is gone or was changed")
+    return [
+        *inherited(store, records[0].value()),
+        *(r for r in records if r.kind not in (OPEN, CLOSE, FLUSH)),
+    ]
 
 
 class Journal:
@@ -54,9 +85,12 @@ class Journal:
         self._staged: list[Statement] = []
         self.lost: Stop | None = None
         loaded = load(run_id, runs.records(store, run_id))
-        self.recorded_before = len(loaded)
-        self._known = {record.path: record for record in loaded}
-        self._order = loaded
+        self.opening: dict[str, Any] = loaded[0].value()
+        base = inherited(store, self.opening)
+        self.recorded_before = len(base) + len(loaded)
+        self._known = standing([*base, *loaded])
+        self._events = Numbering(store, run_id, fresh=len(loaded) == 1)
+        self.has_recorded = False
         self._seq = len(loaded)
         self._prev = loaded[-1].hash if loaded else ""
         self._at = loaded[-1].body["at"] if loaded else 0
@@ -68,11 +102,9 @@ class Journal:
         return MappingProxyType(self._known)
 
     def records(self, kind: str) -> list[Record]:
+        """The records of this kind that hold, in the order they were written."""
         with self._lock:
-            return [record for record in self._order if record.kind == kind]
-
-    def answers(self) -> list[Record]:
-        return self.records(ANSWER)
+            return [record for record in self._known.values() if record.kind == kind]
 
     def stage(self, statements: Sequence[Statement]) -> None:
         """Rows of the framework's state, to be written with the next record. Lost with the process until then."""
@@ -100,9 +132,17 @@ class Journal:
         Raises:
             OwnershipLost: another worker owns the run; nothing was written.
         """
-        return self._write(
-            draft, rows, lambda record, all_rows: runs.append(self._store, record, self.owner, all_rows)
-        )
+        with self._lock:
+            return self._write(
+                draft,
+                [*rows, *self._events.statements(draft.events)],
+                lambda record, all_rows: runs.append(self._store, record, self.owner, all_rows),
+            )
+
+    def emit(self, event: Emitted) -> None:
+        """Commit an event with the next record, unless it was emitted before."""
+        with self._lock:
+            self._staged.extend(self._events.statements([event]))
 
     def close(self, draft: Draft, status: str, error: str = "") -> Record:
         """Write the last record and the run's outcome."""
@@ -155,7 +195,7 @@ class Journal:
             self._staged = []
             self._seq, self._prev, self._at = record.seq, record.hash, record.body["at"]
             self._known[record.path] = record
-            self._order.append(record)
+            self.has_recorded = True
             return record
 
     def _lose(self) -> Stop:

@@ -26,6 +26,7 @@ class Request:
         thread: the conversation the run belongs to, None when it has none; one run at a time in each.
         live: what only the calling process has (callbacks, streams, objects), handed to the runner's loop as it is.
         live_names: the arguments among `live` that the behaviour depends on; a run that has any is not recoverable.
+        observers: the arguments among `live` that only watch; a recovery goes on without them.
         incidental: recorded like the input, but no part of what the run id stands for (tags, metadata).
         answers: a native answer to the run that waits, question → answer; None for a new input.
     """
@@ -34,6 +35,7 @@ class Request:
     thread: str | None = None
     live: Any = None
     live_names: tuple[str, ...] = ()
+    observers: tuple[str, ...] = ()
     incidental: Any = None
     answers: Mapping[str | None, Any] | None = None
 
@@ -43,9 +45,21 @@ class Request:
 
 
 def open_run(
-    store: Store, name: str, request: Request, run_id: str, worker: str | None
+    store: Store,
+    name: str,
+    request: Request,
+    run_id: str,
+    worker: str | None,
+    *,
+    code: Mapping[str, Any] | None = None,
+    parent: str | None = None,
 ) -> tuple[bool, str | None]:
     """Insert the run if its id is new; see `store.runs.start` for what comes back.
+
+    Args:
+        worker: the worker whose caller wants to drive the run; None queues it for any.
+        code: the fingerprint of how the agent is built.
+        parent: the run that starts this one.
 
     Raises:
         InputMismatch: the id exists with another runner or input.
@@ -59,11 +73,13 @@ def open_run(
         "thread": request.thread,
         "digest_key": os.urandom(16).hex(),
         "live": list(request.live_names),
+        "observers": list(request.observers),
+        "code": dict(code or {}),
     }
     draft = Draft(OPEN, OPEN, dumps(payload), name=name)
     record = draft.seal(run=run_id, seq=1, prev="", at=now_us(), worker=worker or "", epoch=0)
     thread = None if request.thread is None else runs.thread_key(name, request.thread)
-    new, token = runs.start(store, runs.NewRun(run_id, name, thread, record, VERSION), worker)
+    new, token = runs.start(store, runs.NewRun(run_id, name, thread, record, VERSION, parent), worker)
     if not new:
         _check_same(store, name, request, run_id)
     return new, token

@@ -7,6 +7,9 @@ from typing import Any
 from .codec import Codec
 from .record import ANSWER, WAIT, Record
 
+OUTCOME = "outcome:"
+"""Ids of the core's own questions begin so: what became of a tool that was cut off? The step's path follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pause:
@@ -32,14 +35,19 @@ class Question:
     state: Any
     answers: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_our_own(self) -> bool:
+        """Whether the core asks, and not the framework, whose own way of answering does not apply then."""
+        return any(question.startswith(OUTCOME) for question in self.questions)
+
 
 def read_pauses(records: Iterable[Record], codec: Codec) -> list[Question]:
     """The pauses among a run's records, each with the answers it got."""
     found: dict[int, Question] = {}
     for record in records:
         if record.kind == WAIT:
-            data, number = record.value(), len(found) + 1
+            data, number = record.value(), int(record.path.removeprefix(f"{WAIT}:"))
             found[number] = Question(number, data["questions"], data["state"])
         elif record.kind == ANSWER and found:
-            found[len(found)].answers.update(codec.decode(record.value()))
+            next(reversed(found.values())).answers.update(codec.decode(record.value()))
     return list(found.values())

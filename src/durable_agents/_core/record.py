@@ -17,12 +17,16 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self
 
 from .codec import dumps
 from .errors import BrokenRecord
+
+if TYPE_CHECKING:
+    from .stream import Emitted
 
 FORMAT = 1
 RECORD = "application/vnd.durable-agents.record.v1+json"
@@ -32,6 +36,8 @@ ROWS = "application/vnd.durable-agents.rows.v1"
 
 # Kinds the core writes itself; all others are steps.
 OPEN, CLOSE, WAIT, ANSWER, FLUSH = "open", "close", "wait", "answer", "flush"
+RETRY, MARK, CODE = "retry", "mark", "code"
+OWN_KINDS = (OPEN, CLOSE, WAIT, ANSWER, FLUSH, RETRY, MARK, CODE)
 
 
 def pae(kind: str, body: bytes) -> bytes:
@@ -46,6 +52,10 @@ def digest(kind: str, body: bytes) -> str:
 
 def now_us() -> int:
     return time.time_ns() // 1000
+
+
+def utc(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(microseconds / 1e6, UTC)
 
 
 def rows_digest(statements: Iterable[tuple[str, Iterable[tuple[object, ...]]]]) -> str:
@@ -85,7 +95,8 @@ class Usage:
 class Draft:
     """A record before it has its number and its link.
 
-    `payload` is JSON text; `status` is "", "error" or "opaque"; `started` is in microseconds since 1970.
+    `payload` is JSON text; `status` is "", "error", "opaque" or "cancelled"; `started` is in microseconds since 1970;
+    `events` are committed with the record and no part of it.
     """
 
     kind: str
@@ -97,6 +108,7 @@ class Draft:
     input: str = ""
     attempt: int = 1
     usage: Usage | None = None
+    events: Sequence["Emitted"] = ()
 
     def seal(
         self, *, run: str, seq: int, prev: str, at: int, worker: str, epoch: int, rows: str = ""
@@ -129,6 +141,17 @@ class Draft:
         if self.usage:
             body["usage"] = self.usage.to_json()
         return Record(body, dumps(body), "", salt.hex(), self.payload)
+
+    def after(self, last: "Record", *, epoch: int, worker: str = "") -> "Record":
+        """The finished record after `last`, for a run that nobody drives."""
+        return self.seal(
+            run=str(last.body["run"]),
+            seq=last.seq + 1,
+            prev=last.hash,
+            at=max(int(last.body["at"]), now_us()),
+            worker=worker,
+            epoch=epoch,
+        )
 
 
 @dataclass(frozen=True, slots=True)

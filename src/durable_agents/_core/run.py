@@ -3,24 +3,39 @@
 import asyncio
 import builtins
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import engine, failure
 from .answer import answer
 from .codec import JSON, Codec
-from .errors import ConfigurationError, ResultNotRecorded, RunCancelled, RunNotFound, RunReleased, RunWaiting
+from .errors import (
+    ConfigurationError,
+    NotSupported,
+    ResultNotRecorded,
+    RunCancelled,
+    RunNotFound,
+    RunReleased,
+    RunWaiting,
+)
+from .fork import fork, fork_id
 from .journal import load
 from .pause import Question, read_pauses
-from .record import ANSWER, CLOSE, FLUSH, OPEN, WAIT, Record, Usage
+from .rebuild import rebuild
+from .record import CLOSE, OWN_KINDS, Record, Usage, utc
+from .resume import resume
 from .store import runs
+from .stream import Event, read
+
+if TYPE_CHECKING:
+    from .runner import Runner
 
 Status = Literal["queued", "running", "waiting", "succeeded", "failed", "cancelled"]
 
 _POLL_SECONDS = 0.02
-_NOT_STEPS = (OPEN, CLOSE, WAIT, ANSWER, FLUSH)
+_STREAM_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +102,11 @@ class Run:
         return failure.decode(self._closing().value())
 
     @property
+    def blocked(self) -> str | None:
+        """Why no worker drives a queued or running run: its agent's code has changed. None when nothing is wrong."""
+        return self._row().blocked or None
+
+    @property
     def questions(self) -> dict[str, Any]:
         """Open questions of a waiting run: question → what is asked, as JSON data."""
         pause = self._pause()
@@ -109,7 +129,7 @@ class Run:
 
     def steps(self) -> builtins.list[Step]:
         """The finished steps in the order they were recorded."""
-        return [_step(record) for record in self._records() if record.kind not in _NOT_STEPS]
+        return [_step(record) for record in self._records() if record.kind not in OWN_KINDS]
 
     # -- how it ends
 
@@ -129,24 +149,33 @@ class Run:
     def _outcome(self) -> Any:
         row = self._row()
         if row.state == "cancelled":
-            raise RunCancelled(f"run {self.id!r} was cancelled")
+            raise RunCancelled(f"run {self.id!r} was cancelled{self._superseded()}")
         closing = self._closing()
         if closing.status == "error":
             raise failure.decode(closing.value())
+        runner = self._runner(row.name)
         if closing.status == "opaque":
-            raise ResultNotRecorded(
-                f"run {self.id!r} succeeded, but its result could not be stored: {closing.value()['reason']}"
-            )
-        runner = engine.RUNNERS.get(row.name)
+            return rebuild(engine.current(), runner, self.id, row.epoch)
+        return runner.decode_result(closing.value())
+
+    def _superseded(self) -> str:
+        last = self._records()[-1]
+        by = last.value().get("superseded_by") if last.kind == CLOSE else None
+        return f": run {by!r} came after it on its thread" if by else ""
+
+    def _runner(self, name: str) -> "Runner":
+        runner = engine.RUNNERS.get(name)
         if runner is None:
             raise ConfigurationError(
-                f"the result of run {self.id!r} is built by the runner {row.name!r}, which this process does not have; "
-                f"make it here too, with the same name"
+                f"run {self.id!r} needs its runner {name!r} here, which this process does not have; make it here too, "
+                f"with the same name"
             )
-        return runner.decode_result(closing.value())
+        return runner
 
     def result(self, timeout: float | None = None) -> Any:
         """The run's result in the framework's own type; waits until there is one.
+
+        A result that could not be stored is rebuilt: the run is replayed over its records, callbacks muted.
 
         Args:
             timeout: seconds to wait at most; None waits for ever.
@@ -190,9 +219,103 @@ class Run:
         engine.current().wake()
 
     def cancel(self) -> None:
-        """Cancel the run: at once when nobody drives it, else when the steps in flight are recorded."""
+        """Cancel the run: at once when nobody drives it, else when the steps in flight are recorded.
+
+        A run that is over stays as it is.
+        """
         self._row()
         runs.request_cancel(engine.current().store, self.id)
+
+    def resume(self) -> None:
+        """Let a run that failed or was cancelled go on, over its records, in any worker that has its runner.
+
+        The steps that the error passed through run again; errors the framework had handled stay recorded. A run that is
+        queued or running goes on as it is.
+
+        Raises:
+            RunWaiting: it waits for an answer.
+            RunOver: it has succeeded, or another run has superseded it.
+        """
+        resume(engine.current().store, self.id)
+        engine.current().wake()
+
+    def fork(self, before: str | None = None, *, run_id: str | None = None) -> "Run":
+        """A new run with the same input, served the records of this one up to a step, from where it goes its own way.
+
+        The source stays as it is; the fork has records, effects and idempotency keys of its own, and a thread of its
+        own.
+
+        Args:
+            before: path of the first step to run anew; see `steps()`. None: all of them.
+            run_id: the fork's id; default: a new one. The same fork again is the same run.
+
+        Raises:
+            StepNotFound: the run has recorded no such step.
+            NotSupported: the framework's state cannot be forked here; the message says what to use.
+            NotRecoverable: the run was called with live arguments, and its runner has no `restore`.
+            ConfigurationError: this process does not have the runner.
+        """
+        running, row = engine.current(), self._row()
+        run_id = run_id or fork_id(self.id)
+        fork(running.store, self._runner(row.name), self.id, before, run_id)
+        running.wake()
+        return Run(run_id)
+
+    def stream(self, after: int = 0) -> Iterator[Event]:
+        """The events of the run, each once and in order, over any number of crashes; ends when the run rests.
+
+        Readers may come and go, in any process: one that was cut off goes on behind the last cursor it has seen.
+        Closing the iterator changes nothing for the run.
+
+        Args:
+            after: cursor of the last event seen; 0 for none.
+
+        Raises:
+            NotSupported: runs of this framework keep no events yet.
+        """
+        reader = self._reader(after)
+        while (page := reader.next()) is not None:
+            yield from page
+            if not page:
+                time.sleep(_STREAM_SECONDS)
+
+    async def astream(self, after: int = 0) -> AsyncIterator[Event]:
+        """`stream` for event loops."""
+        reader = await asyncio.to_thread(self._reader, after)
+        while (page := await asyncio.to_thread(reader.next)) is not None:
+            for event in page:
+                yield event
+            if not page:
+                await asyncio.sleep(_STREAM_SECONDS)
+
+    def _reader(self, after: int) -> "_Reader":
+        row = self._row()
+        runner = engine.RUNNERS.get(row.name)
+        if runner is not None and not runner.keeps_events:
+            raise NotSupported(
+                f"runs of {runner.framework} keep no events yet: use the runner's own stream verbs, or steps()"
+            )
+        return _Reader(self.id, self._codec, after)
+
+
+class _Reader:
+    """Where one reader of a run's events stands."""
+
+    def __init__(self, run_id: str, codec: Codec, after: int) -> None:
+        self._running, self._id, self._codec, self._after = engine.current(), run_id, codec, after
+
+    def next(self) -> builtins.list[Event] | None:
+        """The next events, none when there are none yet; None when the run rests and all have been read."""
+        _check(self._running, None, self._id)
+        row = runs.get(
+            self._running.store, self._id
+        )  # first: what it emitted before it came to rest is there then
+        events = read(self._running.store, self._codec, self._id, self._after)
+        if events:
+            self._after = events[-1].cursor
+        elif row is None or row.over or row.state == "waiting":
+            return None
+        return events
 
 
 def _check(running: engine.Engine, deadline: float | None, run_id: str) -> None:
@@ -201,7 +324,9 @@ def _check(running: engine.Engine, deadline: float | None, run_id: str) -> None:
             f"run {run_id!r} has not ended, and this process called shutdown() while it waited for that"
         )
     if deadline is not None and time.monotonic() > deadline:
-        raise TimeoutError(f"run {run_id!r} has not ended yet; it goes on, ask again later")
+        blocked = Run(run_id).blocked
+        why = f"no worker here drives it: {blocked}" if blocked else "it goes on, ask again later"
+        raise TimeoutError(f"run {run_id!r} has not ended yet; {why}")
 
 
 def _step(record: Record) -> Step:
@@ -211,13 +336,9 @@ def _step(record: Record) -> Step:
     if record.status == "error":
         error = "(redacted)" if record.payload is None else str(record.value()["message"])
     return Step(
-        record.path, record.kind, str(body.get("name", "")), _utc(body.get("started", body["at"])), _utc(body["at"]),
+        record.path, record.kind, str(body.get("name", "")), utc(body.get("started", body["at"])), utc(body["at"]),
         int(body.get("attempt", 1)), usage, error, str(body["worker"]), int(body["epoch"]),
     )  # fmt: skip
-
-
-def _utc(microseconds: int) -> datetime:
-    return datetime.fromtimestamp(microseconds / 1e6, UTC)
 
 
 def get(run_id: str) -> Run:

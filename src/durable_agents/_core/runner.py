@@ -1,20 +1,24 @@
 """The base of every runner: its name, its verbs' way into a run, and what an integration must provide."""
 
 import asyncio
+import hashlib
+import json
 import sys
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from . import engine
+from .admission import NotNow
 from .answer import answer
-from .codec import JSON, Codec
-from .context import RUN
+from .codec import JSON, Codec, dumps
+from .context import RUN, SCOPE, escape, scope
 from .engine import RUNNERS
 from .errors import (
     ConfigurationError,
@@ -37,6 +41,9 @@ from .threads import detached
 
 _POLL_SECONDS = 0.02
 
+Restore = Callable[[Run], Mapping[str, Any]]
+OnCodeChange = Literal["wait", "continue"]
+
 
 @dataclass(frozen=True, slots=True)
 class Rest:
@@ -54,15 +61,42 @@ class Runner:
 
     Args:
         name: the runner's name, without the framework; unique in the process, and the same after a restart.
+        codec: the framework's objects as JSON.
+        at_most_once: names of tools that are not run again when a crash has left their outcome unknown: the run waits,
+            and somebody says what became of them.
+        restore: gives back the live arguments of a run that goes on without its caller: `restore(run)` returns a
+            mapping of their names. Without it such a run fails with `NotRecoverable`, and cannot be started.
+        on_code_change: what becomes of a run that began under code of another structure: "wait" for a worker that has
+            that code, or "continue" under this one.
     """
 
     framework: ClassVar[str]
+    keeps_events: ClassVar[bool] = False
+    """Whether runs of this runner emit events, for `Run.stream`."""
     signals: ClassVar[tuple[type[Exception], ...]] = ()
     """Exceptions the framework steers with; they are no failures and are never recorded."""
 
-    def __init__(self, name: str, codec: Codec = JSON) -> None:
+    def __init__(
+        self,
+        name: str,
+        codec: Codec = JSON,
+        *,
+        at_most_once: Collection[str] = (),
+        restore: Restore | None = None,
+        on_code_change: OnCodeChange = "wait",
+    ) -> None:
+        if isinstance(at_most_once, str):
+            raise ConfigurationError(f"at_most_once is a set of tool names: {{{at_most_once!r}}}")
+        if on_code_change not in ("wait", "continue"):
+            raise ConfigurationError(f'on_code_change is "wait" or "continue", not {on_code_change!r}')
         self.name = f"{self.framework}.{name}"
         self.codec = codec
+        self.at_most_once, self.restore, self.on_code_change = (
+            frozenset(at_most_once),
+            restore,
+            on_code_change,
+        )
+        self._code: dict[str, Any] | None = None
         if RUNNERS.setdefault(self.name, self) is not self:
             raise ConfigurationError(
                 f"there is a runner named {self.name!r} in this process already; make each runner once, at import, "
@@ -88,6 +122,23 @@ class Runner:
     async def adrive(self, execution: Execution) -> Any:
         raise NotImplementedError
 
+    def fingerprint(self) -> dict[str, Any]:
+        """What the agent consists of, by name, as JSON data: what must be the same for a run to go on over its records.
+
+        Structure only: a run must go on after a bug in a function was mended.
+        """
+        return {}
+
+    def check_fork(self, run_id: str) -> None:
+        """Raise `NotSupported` when this run's framework state cannot be forked."""
+
+    def nested(self, request: Request) -> Any:
+        """Run the native loop as a part of the run that calls it."""
+        raise NotImplementedError
+
+    async def anested(self, request: Request) -> Any:
+        raise NotImplementedError
+
     def encode_result(self, execution: Execution, result: Any) -> Any:
         """The native result as JSON data; `EncodingError` when it has none."""
         return self.codec.encode(result)
@@ -99,14 +150,25 @@ class Runner:
         """What the native verb returns for a run that waits, given its recorded input and pause."""
         raise RunWaiting(run_id, pause.questions)
 
+    @property
+    def code(self) -> dict[str, Any]:
+        """The fingerprint as it is recorded."""
+        if self._code is None:
+            self._code = json.loads(dumps(self.fingerprint()))
+        return self._code
+
     # -- the verbs' way into a run
 
     def call(self, request: Request, run_id: str | None = None) -> Any:
-        """Start the run and drive it here, or attach to it; the native result.
+        """Start the run and drive it here, or attach to it; the native result. Inside a run: a part of that.
 
         Raises:
             RunReleased: this process shuts down; any worker goes on with the run.
         """
+        if (run := RUN.get()) is not None:
+            self._check_own_thread(run, request)
+            with scope(self._segment(run_id)):
+                return self.nested(request)
         entry = _Entry(self, request, run_id or new_id())
         while True:
             found = self._enter(entry)
@@ -121,6 +183,10 @@ class Runner:
 
     async def acall(self, request: Request, run_id: str | None = None) -> Any:
         """`call` whose native loop is a coroutine: it runs in the caller's task."""
+        if (run := RUN.get()) is not None:
+            self._check_own_thread(run, request)
+            with scope(self._segment(run_id)):
+                return await self.anested(request)
         entry = _Entry(self, request, run_id or new_id())
         while True:
             found = await self._aenter(entry)
@@ -174,22 +240,59 @@ class Runner:
 
     def submit(self, request: Request, run_id: str | None = None) -> Run:
         """Queue the run for any worker that has this runner."""
-        if not request.recoverable:
-            raise NotRecoverable(
-                f"start() hands the run to any process, and {', '.join(request.live_names)} exists only in this one"
-            )
-        running, run_id = engine.current(), run_id or new_id()
-        open_run(running.store, self.name, request, run_id, None)
+        return self.submit_all([request], [run_id])[0]
+
+    def submit_all(self, requests: Sequence[Request], run_ids: Sequence[str | None]) -> list[Run]:
+        """`submit` for many."""
+        for request in requests:
+            if not request.recoverable and self.restore is None:
+                raise NotRecoverable(
+                    f"start() hands the run to any process, and {', '.join(request.live_names)} exists only in this "
+                    f"one; pass plain data, allow the types with types=[…], or give the runner restore=fn(run)"
+                )
+        running, parent = engine.current(), RUN.get()
+        started = []
+        for request, given in zip(requests, run_ids, strict=True):
+            run_id = given or self.fresh_id()
+            by = parent.id if parent is not None else None
+            open_run(running.store, self.name, request, run_id, None, code=self.code, parent=by)
+            started.append(Run(run_id))
         running.wake()
-        return Run(run_id)
+        return started
+
+    def fresh_id(self) -> str:
+        """The id of a new run. One that another run starts has the same in every replay, so that it is started once."""
+        if (parent := RUN.get()) is None:
+            return new_id()
+        above = SCOPE.get() or parent.top
+        path = above.child_key(above.use(f"start:{escape(self.name)}"))
+        return f"{parent.id[:180]}-{hashlib.sha256(f'{parent.id}{chr(0)}{path}'.encode()).hexdigest()[:12]}"
+
+    def _segment(self, run_id: str | None) -> str:
+        """The scope of a run inside a run; an id tells it from others, as it would outside."""
+        return ":".join(escape(part) for part in ("run", self.name, run_id or "") if part)
+
+    def _check_own_thread(self, run: Execution, request: Request) -> None:
+        if run.runner is self and request.thread is not None and run.thread == request.thread:
+            raise ThreadBusy(
+                f"run {run.id!r} calls its own runner on its own thread {run.thread!r}, and would wait for itself; "
+                f"use another thread, or start() for a run after this one"
+            )
 
     def waiting_run(self, thread: str) -> tuple[str, Question] | None:
-        """The run of this runner that waits on this thread, and its open pause."""
+        """The run of this runner that waits on this thread, and its open pause.
+
+        Raises:
+            RunWaiting: it does not wait for what the framework asks, but for the outcome of a tool.
+        """
         store = engine.current().store
         row = runs.waiting_on(store, self.name, thread)
         if row is None:
             return None
-        return row.id, read_pauses(load(row.id, runs.records(store, row.id)), self.codec)[-1]
+        pause = read_pauses(load(row.id, runs.records(store, row.id)), self.codec)[-1]
+        if pause.is_our_own:
+            raise RunWaiting(row.id, pause.questions)
+        return row.id, pause
 
     def _enter(self, entry: "_Entry") -> "Execution | Rest":
         """The caller's way into a run: an execution to drive, or a run that has come to rest."""
@@ -223,7 +326,10 @@ class Runner:
         if run.state != "waiting":
             return Run(run.id).result()
         records = load(run.id, runs.records(engine.current().store, run.id))
-        return self.paused_result(run.id, records[0].value()["input"], read_pauses(records, self.codec)[-1])
+        pause = read_pauses(records, self.codec)[-1]
+        if pause.is_our_own:
+            raise RunWaiting(run.id, pause.questions)
+        return self.paused_result(run.id, records[0].value()["input"], pause)
 
 
 class _Entry:
@@ -234,23 +340,12 @@ class _Entry:
         self.engine = engine.current()
         self._opened = self._reserved = False
         self.loop: asyncio.AbstractEventLoop | None = None
-        run = RUN.get()
-        if (
-            run is not None
-            and run.runner is runner
-            and request.thread is not None
-            and run.thread == request.thread
-        ):
-            raise ThreadBusy(
-                f"run {run.id!r} calls its own runner on its own thread {run.thread!r}, and would wait for itself; "
-                f"use another thread, or start() for a run after this one"
-            )
 
     def _open(self) -> tuple[bool, str | None]:
         """Insert the run, or give the waiting one its answer; a token when this caller drives it."""
         request, store, worker = self._request, self.engine.store, self.engine.worker.id
         if request.answers is None:
-            return open_run(store, self._runner.name, request, self._id, worker)
+            return open_run(store, self._runner.name, request, self._id, worker, code=self._runner.code)
         return False, answer(store, self._runner.codec, self._id, request.answers, worker)
 
     def attempt(self) -> "Execution | Rest | None":
@@ -279,7 +374,8 @@ class _Entry:
             if claimed:
                 self._reserved = False
                 running.turn_over(self)
-                return running.take(self._runner, self._id, claimed[0][2], self._request.live)
+                with suppress(NotNow):
+                    return running.take(self._runner, self._id, claimed[0][2], self._request.live)
         return None
 
     @property

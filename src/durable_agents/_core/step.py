@@ -7,10 +7,10 @@ happen to arrive: those are told apart by a key from the framework, or by their 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from . import failure
+from . import effects, failure
 from .codec import JSON, Codec, dumps
 from .context import RUN, SCOPE, Scope, escape, inside
 from .errors import ConcurrentPathError, DivergedError, DurableError, RecordedError, ResultNotRecorded
@@ -19,9 +19,10 @@ from .record import Draft, Record, Usage, now_us
 
 if TYPE_CHECKING:
     from .execution import Execution
+    from .stream import Emitted
 
 T = TypeVar("T")
-Effect = Literal["at_least_once", "rerun"]
+Effect = Literal["at_least_once", "at_most_once", "rerun"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +42,14 @@ class Call:
     path: str
     key: str
     input: str
+    text: str
     codec: Codec
     leaf: bool
+    at_most_once: bool
     usage: Callable[[Any], Usage | None] | None
     attempt: int
     started: int
+    emitted: "list[Emitted]" = field(default_factory=list)
 
     # -- from the record
 
@@ -76,7 +80,9 @@ class Call:
                 return self.codec.decode(value)
         except DurableError as broken:  # changed, redacted, or of a type that is not allowed any more
             raise self.run.abort(broken) from None
-        raise failure.decode(value)
+        error = failure.decode(value)
+        failure.tag(error, self.run.id, self.path)
+        raise error
 
     def _lost_result(self, record: Record) -> ResultNotRecorded:
         return ResultNotRecorded(
@@ -97,7 +103,12 @@ class Call:
         if (record := self.recorded()) is not None:
             served: T = self.value_of(record)
             return served
+        if (settled := effects.settled(self)) is not None:
+            served = self.value_of(self.run.journal.commit(settled))
+            return served
         with self.running():
+            if self.at_most_once:
+                self.run.journal.commit(effects.mark(self))
             try:
                 result = body()
             except Exception as error:
@@ -112,7 +123,12 @@ class Call:
         if (record := self.recorded()) is not None:
             served: T = self.value_of(record)
             return served
+        if (settled := effects.settled(self)) is not None:
+            served = self.value_of(await self.run.commit(settled))
+            return served
         with self.running():
+            if self.at_most_once:
+                await self.run.commit(effects.mark(self))
             try:
                 result = await body()
             except Exception as error:
@@ -141,7 +157,12 @@ class Call:
 
     def inner(self) -> Scope:
         """The scope of what runs inside the step."""
-        return Scope(self.path, self.key, in_step=True)
+        return Scope(self.path, self.key, in_step=True, events=self.emitted if self.leaf else None)
+
+    @property
+    def idempotency_key(self) -> str:
+        """See the function of this name."""
+        return _key(self.run.id, self.key)
 
     def is_signal(self, error: Exception) -> bool:
         """Whether the framework, or this library, raises this to steer, so that it is no failure of the step."""
@@ -154,6 +175,7 @@ class Call:
         """The record of a body that returned `result` or raised `error`. Whatever is odd, its effect has happened."""
         status, payload, usage = "", "null", None
         if error is not None:
+            failure.tag(error, self.run.id, self.path)
             status, payload = "error", dumps(failure.encode(error))
         else:
             try:
@@ -174,6 +196,7 @@ class Call:
             input=self.input,
             attempt=self.attempt,
             usage=usage,
+            events=tuple(self.emitted),
         )
 
     def _usage(self, result: Any) -> Usage | None:
@@ -195,6 +218,7 @@ def begin(
     usage: Callable[[Any], Usage | None] | None = None,
     attempt: int = 1,
     ordered: bool = False,
+    effect: Effect = "at_least_once",
 ) -> Call | None:
     """The call at this place of the run, or None outside a run. `step` explains the arguments.
 
@@ -226,8 +250,10 @@ def begin(
         path=scope.child(marked),
         key=scope.child_key(used),
         input=digest,
+        text=input,
         codec=codec,
         leaf=leaf,
+        at_most_once=effect == "at_most_once" or (kind == "tool" and name in run.runner.at_most_once),
         usage=usage,
         attempt=attempt,
         started=now_us(),
@@ -256,7 +282,8 @@ def step(
             calls from other threads and tasks than the scope's own, for the input.
         input: text of the input. A digest of it is recorded; a tool replayed with another one ends the run.
         codec: the result as JSON, and back.
-        effect: "at_least_once", or "rerun" for a step that acts only in memory: it always runs and is not recorded.
+        effect: "at_least_once"; "at_most_once" for a step that is not run again when a crash has left its outcome
+            unknown: somebody is asked; "rerun" for one that acts only in memory: it always runs and is not recorded.
         leaf: False for a step whose body is made of steps.
         usage: reads what a model consumed off the result.
         attempt: the framework's own number of this try, from 1; part of the path, not of the idempotency key.
@@ -264,7 +291,9 @@ def step(
     Raises:
         What `call` raises is recorded and raised. A path that is in use, a diverged tool and a lost result end the run.
     """
-    at = begin(kind, name, key=key, input=input, codec=codec, leaf=leaf, usage=usage, attempt=attempt)
+    at = begin(
+        kind, name, key=key, input=input, codec=codec, leaf=leaf, usage=usage, attempt=attempt, effect=effect
+    )
     if at is None:
         return call()
     if effect == "rerun":
@@ -287,7 +316,9 @@ async def astep(
     attempt: int = 1,
 ) -> T:
     """`step` for a coroutine function."""
-    at = begin(kind, name, key=key, input=input, codec=codec, leaf=leaf, usage=usage, attempt=attempt)
+    at = begin(
+        kind, name, key=key, input=input, codec=codec, leaf=leaf, usage=usage, attempt=attempt, effect=effect
+    )
     if at is None:
         return await call()
     if effect == "rerun":
@@ -315,7 +346,11 @@ def idempotency_key(default: str | None = None) -> str:
         if default is not None:
             return default
         raise DurableError("idempotency_key() is known only inside a step of a durable run")
-    return hashlib.sha256(f"{run.id}\0{scope.key}".encode()).hexdigest()[:32]
+    return _key(run.id, scope.key)
+
+
+def _key(run_id: str, path: str) -> str:
+    return hashlib.sha256(f"{run_id}\0{path}".encode()).hexdigest()[:32]
 
 
 def is_replaying() -> bool:

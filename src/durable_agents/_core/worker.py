@@ -26,16 +26,19 @@ class Liveness:
         lease: the same for a worker whose lock is held. C code can hold the interpreter for seconds, and a takeover
             from a living worker repeats the effect it was in.
         poll: between two looks for queued runs; runs queued by the same process are seen at once.
+        rest: of a run that was claimed three times without a new record; twice as long after each further claim, up to
+            30 s. After 15 such claims the run fails.
     """
 
     heartbeat: float = 0.2
     grace: float = 0.6
     lease: float = 30.0
     poll: float = 0.2
+    rest: float = 0.25
 
     def __post_init__(self) -> None:
-        if not 0 < self.heartbeat <= self.grace <= self.lease or self.poll <= 0:
-            raise ConfigurationError(f"need 0 < heartbeat <= grace <= lease and poll > 0: {self}")
+        if not 0 < self.heartbeat <= self.grace <= self.lease or self.poll <= 0 or self.rest < 0:
+            raise ConfigurationError(f"need 0 < heartbeat <= grace <= lease, poll > 0 and rest >= 0: {self}")
 
 
 class Worker:

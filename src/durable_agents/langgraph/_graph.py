@@ -4,7 +4,8 @@ It is a copy of the graph, of a class derived from the graph's own: `isinstance`
 named here is the native one, on the durable state.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -12,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
-from .._core import RUN, Request, Run, default_name, engine, new_id
+from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name, engine
 from .._core.errors import ConfigurationError, EncodingError, NotSupported
 from ._private import CONF, CONFIG_KEY_TASK_ID, CONFIG_KEY_THREAD_ID, ensure_config, is_xxh3_128_hexdigest
 from ._runner import RECORDED_KEYWORDS, GraphRunner, Live, staging
@@ -38,6 +39,13 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         types: classes that may be stored in state, results and inputs beside those of the graph's own schema:
             pydantic models, dataclasses, enums.
         ignore_checkpointer: take a graph that brings a persistent checkpointer of its own, and leave its threads there.
+        at_most_once: names of tools that are not run again when a crash has left their outcome unknown: the run waits,
+            and `Run.answer` says what became of them.
+        restore: `restore(run)` gives back what a run was called with that could not be recorded, when it goes on
+            without its caller: a mapping with the names from the error that says so (`context`, `configurable.<name>`),
+            and `callbacks` if they are wanted again.
+        on_code_change: what becomes of a run that began when the graph had other nodes, edges or channels: "wait" for a
+            worker that has that graph, or "continue" with this one.
 
     Raises:
         ConfigurationError: another runner of the process has this name, or the graph has a persistent checkpointer.
@@ -52,6 +60,9 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         *,
         types: Sequence[type] = (),
         ignore_checkpointer: bool = False,
+        at_most_once: Collection[str] = (),
+        restore: Restore | None = None,
+        on_code_change: OnCodeChange = "wait",
     ) -> "DurableGraph":
         if not isinstance(compiled, Pregel):
             raise ConfigurationError(
@@ -71,7 +82,10 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             )
         allowed = [*types_of(compiled), *types]
         codec = graph_codec(allowed)
-        runner = GraphRunner(name or default_name(compiled.get_name()), codec, type(compiled))
+        runner = GraphRunner(
+            name or default_name(compiled.get_name()), codec, type(compiled), at_most_once=at_most_once,
+            restore=restore, on_code_change=on_code_change,
+        )  # fmt: skip
         runner.saver = DurableSaver(
             lambda: engine.current().store, runner.name, staging, strict_serde(allowed)
         )
@@ -109,6 +123,8 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         Raises:
             InputMismatch: `run_id` exists with another input. What the graph raises is raised.
         """
+        if isinstance(input, _Item):
+            input, run_id = input.input, input.run_id
         if self._is_nested(config):
             return self.durable.native.invoke(self, input, config, **kwargs)
         request, run_id = self._request(input, config, kwargs, run_id, is_async=False)
@@ -118,6 +134,8 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         self, input: Any, config: RunnableConfig | None = None, *, run_id: str | None = None, **kwargs: Any
     ) -> Any:
         """`invoke` for event loops; the graph runs in the caller's task."""
+        if isinstance(input, _Item):
+            input, run_id = input.input, input.run_id
         if self._is_nested(config):
             return await self.durable.native.ainvoke(self, input, config, **kwargs)
         request, run_id = self._request(input, config, kwargs, run_id, is_async=True)
@@ -191,12 +209,27 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
     def batch(
         self, inputs: list[Any], config: Any = None, *, run_id: str | None = None, **kwargs: Any
     ) -> list[Any]:
-        """As natively; each item is a run of its own."""
-        if run_id is not None:
-            raise NotSupported(
-                "batch() with a run_id is not supported yet: call invoke() with a run_id per item"
-            )
-        return super().batch(inputs, config, **kwargs)
+        """As natively; each item is a run of its own: `<run_id>/0`, `<run_id>/1`, …"""
+        return super().batch(_items(inputs, run_id), config, **kwargs)
+
+    async def abatch(
+        self, inputs: list[Any], config: Any = None, *, run_id: str | None = None, **kwargs: Any
+    ) -> list[Any]:
+        """`batch` for event loops."""
+        return await super().abatch(_items(inputs, run_id), config, **kwargs)
+
+    def batch_as_completed(
+        self, inputs: Sequence[Any], config: Any = None, *, run_id: str | None = None, **kwargs: Any
+    ) -> Iterator[tuple[int, Any]]:
+        """As natively; runs as in `batch`."""
+        return super().batch_as_completed(_items(inputs, run_id), config, **kwargs)
+
+    async def abatch_as_completed(
+        self, inputs: Sequence[Any], config: Any = None, *, run_id: str | None = None, **kwargs: Any
+    ) -> AsyncIterator[tuple[int, Any]]:
+        """`batch_as_completed` for event loops."""
+        async for item in super().abatch_as_completed(_items(inputs, run_id), config, **kwargs):
+            yield item
 
     # -- requests
 
@@ -234,16 +267,16 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         resumes = isinstance(input, Command) and input.resume is not None
         if resumes and thread is not None and (waiting := self.durable.waiting_run(str(thread))) is not None:
             return self._answer(input, waiting, Live(merged, _native(keywords)), run_id)
-        run_id = run_id or new_id()
+        run_id = run_id or self.durable.fresh_id()
         thread = str(thread if thread is not None else run_id)
         merged[CONF] = {**merged[CONF], CONFIG_KEY_THREAD_ID: thread}
         codec = self.durable.codec
         configurable, gone = _recordable(codec, merged[CONF])
-        live_names = [f"configurable[{name!r}]" for name in gone]
+        live_names = [f"configurable.{name}" for name in gone]
         settings, _ = _recordable(codec, {k: v for k, v in merged.items() if k in _SETTINGS})
         given = {k: keywords[k] for k in RECORDED_KEYWORDS if keywords.get(k) is not None}
         kept, gone = _recordable(codec, given)
-        live_names += [f"{name}=" for name in gone]
+        live_names += gone
         try:
             recorded_input = codec.encode(input)
         except EncodingError as error:
@@ -254,10 +287,10 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             "configurable": configurable,
             "keywords": kept,
             "output_keys": keywords.get("output_keys"),
-            "live": live_names,
         }
         live = Live(merged, _native(keywords))
-        return Request(recorded, thread, live, tuple(live_names), incidental=settings), run_id
+        observers = ("callbacks",) if merged.get("callbacks") else ()
+        return Request(recorded, thread, live, tuple(live_names), observers, incidental=settings), run_id
 
     def _answer(
         self, command: Command[Any], waiting: tuple[str, Any], live: Live, named: str | None
@@ -283,6 +316,20 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
                 "Docs: https://docs.langchain.com/oss/python/langgraph/interrupts#handling-multiple-interrupts."
             )
         return Request(None, live=live, answers=answers), run_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """An input of a batch, with the id of its run."""
+
+    input: Any
+    run_id: str
+
+
+def _items(inputs: Sequence[Any], run_id: str | None) -> list[Any]:
+    if run_id is None:
+        return list(inputs)
+    return [_Item(input, f"{run_id}/{number}") for number, input in enumerate(inputs)]
 
 
 def _merged(own: RunnableConfig | None, given: RunnableConfig | None) -> RunnableConfig:

@@ -14,7 +14,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command
 
 from .._core import RUN, Codec, Execution, Pause, Question, Runner, Store
-from .._core.errors import EncodingError, NotRecoverable, ResultNotRecorded
+from .._core.errors import EncodingError, NotSupported, ResultNotRecorded
 from ._private import (
     CONF,
     CONFIG_KEY_CHECKPOINT_ID,
@@ -26,10 +26,12 @@ from ._private import (
     read_channels,
 )
 from ._saver import TABLES, DurableSaver
+from ._shape import structure_of
 from ._tasks import INTERRUPTS, LOOP
 
 RECORDED_KEYWORDS = ("output_keys", "interrupt_before", "interrupt_after", "context")
 """Arguments of the native verbs that a recovery gives again."""
+_CONFIGURABLE = "configurable."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +48,28 @@ class GraphRunner(Runner):
     framework = "langgraph"
     signals = (GraphBubbleUp,)
 
-    def __init__(self, name: str, codec: Codec, native: type[Pregel[Any, Any, Any, Any]]) -> None:
+    def __init__(
+        self, name: str, codec: Codec, native: type[Pregel[Any, Any, Any, Any]], **options: Any
+    ) -> None:
         self.native = native
         self.graph: Any = None
         self.saver: DurableSaver
-        super().__init__(name, codec)
+        super().__init__(name, codec, **options)
 
     def attach(self, store: Store) -> None:
         store.create_tables(TABLES)
 
     def is_async(self, execution: Execution) -> bool:
         return bool(execution.input["async"])
+
+    def fingerprint(self) -> dict[str, Any]:
+        return structure_of(self.graph)
+
+    def check_fork(self, run_id: str) -> None:
+        raise NotSupported(
+            f"run {run_id!r} is a LangGraph run, whose thread cannot be forked by step yet: "
+            f"use LangGraph's time travel, invoke(None, config of a checkpoint from get_state_history())"
+        )
 
     # -- one pass of the native loop
 
@@ -86,19 +99,22 @@ class GraphRunner(Runner):
 
     def _arguments(self, execution: Execution) -> tuple[Any, RunnableConfig, dict[str, Any]]:
         recorded, live = execution.input, execution.live
-        if live is None and recorded["live"]:
-            raise NotRecoverable(
-                f"run {execution.id!r} was called with {', '.join(recorded['live'])}, which could not be recorded and "
-                f"is gone with its process; pass plain data, or allow the types with types=[…] on the runner"
-            )
         config: RunnableConfig = live.config if live else self._recorded_config(execution)
         keywords: dict[str, Any] = dict(live.keywords if live else self.codec.decode(recorded["keywords"]))
+        for name, value in execution.restored().items():
+            if name.startswith(_CONFIGURABLE):
+                config[CONF][name.removeprefix(_CONFIGURABLE)] = value
+            elif name in RECORDED_KEYWORDS:
+                keywords[name] = value
+            else:
+                config[name] = value  # type: ignore[literal-required]
         keywords["durability"] = (
             "async"  # what counts is committed with the records, whatever the loop waits for
         )
         input = self.codec.decode(recorded["input"])
-        if execution.pauses:
-            input = self._answer(execution, config)
+        asked = [pause for pause in execution.pauses if not pause.is_our_own]
+        if asked:
+            input = self._answer(asked[-1], config)
         elif execution.journal.recorded_before > 1 and self._was_taken(execution, config, input):
             input = None
         if input is None and execution.journal.recorded_before > 1:
@@ -120,9 +136,8 @@ class GraphRunner(Runner):
         wrote = any("rows" in record.body for record in execution.journal.known.values())
         return isinstance(input, Command) and wrote and head.has_input_writes
 
-    def _answer(self, execution: Execution, config: RunnableConfig) -> Command[Any] | None:
+    def _answer(self, pause: Question, config: RunnableConfig) -> Command[Any] | None:
         """The answer that opened this segment, or None once the graph has gone on with it."""
-        pause = execution.pauses[-1]
         head = self.saver.head(_thread(config))
         if head is None or head.id == pause.state["checkpoint"]:
             return Command(resume=dict(pause.answers))

@@ -67,6 +67,20 @@ def _is_storable(found: Any) -> bool:
     )
 
 
+def structure_of(graph: Any) -> dict[str, Any]:
+    """Nodes, edges and channels: what the paths and the state of a run are made of."""
+    builder = getattr(graph, "builder", None)
+    edges = [*getattr(builder, "edges", ())]
+    edges += [(name, target) for names, target in getattr(builder, "waiting_edges", ()) for name in names]
+    for name, branches in getattr(builder, "branches", {}).items():
+        edges += [(name, target) for branch in branches.values() for target in (branch.ends or {}).values()]
+    return {
+        "nodes": sorted(graph.nodes),
+        "edges": sorted({f"{source} -> {target}" for source, target in edges}),
+        "channel": {name: type(channel).__name__ for name, channel in graph.channels.items()},
+    }
+
+
 def needs_async(graph: Any) -> bool:
     """Whether a node of the graph, or a tool of a `ToolNode` in it, has no sync form."""
     return any(_is_async_only(step) for each in _graphs(graph) for step in _steps(each))

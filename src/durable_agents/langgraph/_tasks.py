@@ -168,7 +168,9 @@ class _TaskStep:
         self._attempt = info.node_attempt if info is not None else 1
         record = self._run.journal.known.get(self.path)
         if record is not None and record.status == "error":
-            raise failure.decode(record.value())
+            error = failure.decode(record.value())
+            failure.tag(error, self._run.id, self.path)
+            raise error
         self._run.enter(leaf=False)
         with inside(Scope(self.path, self._key, in_step=True)):
             yield
@@ -182,6 +184,7 @@ class _TaskStep:
         known = self._run.journal.known.get(self.path)
         if isinstance(error, GraphBubbleUp) or known is not None:
             return None
+        failure.tag(error, self._run.id, self.path)
         return self._draft(dumps(failure.encode(error)), "error")
 
     def recorded_writes(self) -> bool:

@@ -3,6 +3,7 @@
 work                     only launch, and go on until stdin ends (LEASE: the lease in seconds)
 run RUNNER RUN_ID [IN]   call the runner's verb and print its result
 start RUNNER RUN_ID [IN] queue a run and end
+answer RUN_ID ANSWER     answer a waiting run
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from effects import effect, gate
 
 import durable_agents
 from durable_agents._core import RUN, astep, engine, scope, step
+from durable_agents.errors import RecordedError
 from plain import Plain
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
@@ -138,8 +140,19 @@ def slow(input):
         step("tool", "moment", lambda number=number: (effect(f"moment-{number}"), time.sleep(0.05)))
 
 
+def careful(input):
+    """A charge that runs at most once, between two tools."""
+    step("tool", "reserve", lambda: effect("reserve"))
+    try:
+        charged = step("tool", "charge", lambda: effect("charge"), input="3 EUR")
+    except RecordedError as error:
+        charged = error.message
+    return [charged, step("tool", "mail", lambda: effect("mail"))]
+
+
 ALL = (order, aorder, fan, gated, nested, retried, asking, remember, interrupted, long, busy, slow)
 RUNNERS = {body.__name__: Plain(body) for body in ALL}
+RUNNERS["careful"] = Plain(careful, at_most_once={"charge"})
 
 if __name__ == "__main__":
     command, *rest = sys.argv[1:]
@@ -148,6 +161,10 @@ if __name__ == "__main__":
         print("works", flush=True)
         sys.stdin.read()
         durable_agents.shutdown()
+    elif command == "answer":
+        run_id, value = rest
+        durable_agents.launch(poll=3600)
+        durable_agents.runs.get(run_id).answer(json.loads(value))
     else:
         name, run_id, *given = rest
         runner, value = RUNNERS[name], json.loads(given[0]) if given else None

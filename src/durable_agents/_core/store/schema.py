@@ -21,6 +21,8 @@ OWN_SCHEMA = "durable_agents"
 OWN_TABLES = (
     "CREATE TABLE IF NOT EXISTS durable_agents_worker ("
     "worker_id TEXT PRIMARY KEY, label TEXT NOT NULL, beat BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS durable_agents_event (run_id TEXT NOT NULL, cursor BIGINT NOT NULL, path TEXT NOT NULL,"
+    " body TEXT NOT NULL, PRIMARY KEY (run_id, cursor)){without_rowid}",
 )
 
 EXPECTED: dict[str, tuple[str, ...]] = {

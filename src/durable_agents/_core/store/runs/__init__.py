@@ -12,18 +12,32 @@ A run is one row of `workflow_status`. How its columns are used here:
     executor_id           the worker that drives the run; on a queued row, the worker whose caller waits to drive it
     owner_xid             a new token per claim; every write of a worker is conditional on it
     recovery_attempts     how often the run was claimed (the record's epoch)
-    attributes            {"cancel": true} once somebody asked the owner to stop
+    attributes            {"cancel": true} once somebody asked the owner to stop; {"blocked": why} while workers leave
+                          a queued run alone
+    delay_until_epoch_ms  queued: no claim before; 0 in the claim after a rest. Waiting: for ever
 
 `operation_outputs` holds the records, `function_id` being `seq` and `function_name` the path. The payload of the close
 record is the run's result; `workflow_output` only says where that is.
 """
 
 from .appends import append, records
-from .claims import NewRun, claim, owned_by, release, release_dead, start, unreserve
-from .ends import finish, locked, park, reopen, request_cancel
+from .claims import (
+    LONGEST_REST,
+    NewRun,
+    claim,
+    owned_by,
+    release,
+    release_dead,
+    start,
+    unblock,
+    unclaim,
+    unreserve,
+)
+from .ends import finish, locked, new_token, park, reopen, request_cancel
 from .rows import STATES, Row, find, get, owner, thread_key, waiting_on
 
 __all__ = [
+    "LONGEST_REST",
     "STATES",
     "NewRun",
     "Row",
@@ -33,6 +47,7 @@ __all__ = [
     "finish",
     "get",
     "locked",
+    "new_token",
     "owned_by",
     "owner",
     "park",
@@ -43,6 +58,8 @@ __all__ = [
     "request_cancel",
     "start",
     "thread_key",
+    "unblock",
+    "unclaim",
     "unreserve",
     "waiting_on",
 ]

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ...record import Record
 from ..base import Statement, Store, Transaction
-from .rows import PORTABLE
+from .rows import APPLICATION, PORTABLE
 
 
 def records(store: Store, run_id: str) -> list[str]:
@@ -57,8 +57,26 @@ def append(store: Store, record: Record, owner: str, rows: Sequence[Statement] =
     return store.transact(work)
 
 
-def append_in(store: Store, tx: Transaction, record: Record, owner: str, rows: Sequence[Statement]) -> bool:
+def append_in(
+    store: Store, tx: Transaction, record: Record, owner: str, rows: Sequence[Statement]
+) -> Literal["new", "again"] | None:
+    """`append` inside a transaction that does more.
+
+    "again": an earlier try of the whole transaction was committed and its answer lost. The run may have gone on since,
+    in other hands, so nothing more may be done. None when `owner` no longer owns the run.
+    """
     if tx.execute(_insert_record_sql(store) + " ON CONFLICT DO NOTHING", _record_params(record, owner)) != 1:
-        return _is_stored(tx.query, record)
+        return "again" if _is_stored(tx.query, record) else None
     tx.write(rows)
-    return True
+    return "new"
+
+
+def insert(tx: Transaction, record: Record) -> None:
+    """Append to a run whose row the transaction has locked, and that nobody owns."""
+    at = record.body["at"] // 1000
+    tx.execute(
+        "INSERT INTO operation_outputs (workflow_uuid, function_id, function_name, output, started_at_epoch_ms,"
+        " completed_at_epoch_ms, serialization, application_name, retention_timestamp)"
+        f" VALUES (?, ?, ?, ?, ?, ?, '{PORTABLE}', '{APPLICATION}', ?)",
+        (record.body["run"], record.seq, record.path, record.dump(), at, at, at),
+    )

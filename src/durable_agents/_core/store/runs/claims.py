@@ -1,13 +1,17 @@
 """Who drives a run: its start, its claim by a worker, its way back to the queue."""
 
-import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...codec import dumps
 from ...record import Record
 from ..base import Store, Transaction
+from .appends import insert
+from .ends import new_token, supersede
 from .rows import APPLICATION, PORTABLE, QUEUE, QUEUES, attributes, tie
+
+LONGEST_REST = 30.0
+"""Seconds; see `unclaim`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,7 @@ class NewRun:
     opening: Record
     version: str
     parent: str | None = None
+    forked_from: str | None = None
 
 
 def start(store: Store, new: NewRun, worker: str | None) -> tuple[bool, str | None]:
@@ -28,20 +33,21 @@ def start(store: Store, new: NewRun, worker: str | None) -> tuple[bool, str | No
     Returns:
         (False, None) when the id exists; (True, token) when the caller owns the run; (True, None) when it is queued.
     """
-    token = uuid.uuid4().hex
+    token = new_token()
 
     def work(tx: Transaction) -> tuple[bool, str | None]:
         owned = worker is not None and (new.thread is None or _thread_is_free(tx, new.thread))
         inserted = tx.execute(
             "INSERT INTO workflow_status (workflow_uuid, status, name, executor_id, created_at, updated_at,"
             " application_version, recovery_attempts, queue_name, started_at_epoch_ms, deduplication_id, priority,"
-            " queue_partition_key, owner_xid, creator_xid, serialization, application_name, parent_workflow_id)"
+            " queue_partition_key, owner_xid, creator_xid, serialization, application_name, parent_workflow_id,"
+            " forked_from)"
             f" VALUES (?, ?, ?, ?, {store.now}, {store.now}, ?, ?, '{QUEUE}', ?, ?, 0, ?, ?, ?, '{PORTABLE}',"
-            f" '{APPLICATION}', ?) ON CONFLICT DO NOTHING",
+            f" '{APPLICATION}', ?, ?) ON CONFLICT DO NOTHING",
             (
                 new.id, "PENDING" if owned else "ENQUEUED", new.name, worker, new.version, int(owned),
                 new.opening.body["at"] // 1000 if owned else None, new.thread if owned else None, new.thread,
-                token if owned else None, token, new.parent,
+                token if owned else None, token, new.parent, new.forked_from,
             ),
         )  # fmt: skip
         if not inserted:
@@ -54,17 +60,15 @@ def start(store: Store, new: NewRun, worker: str | None) -> tuple[bool, str | No
             if not tx.query("SELECT 1 FROM workflow_status WHERE workflow_uuid = ?", (new.id,)):
                 raise _ThreadTaken  # another run took the thread between our look and the insert
             return False, None
-        at = new.opening.body["at"] // 1000
         tx.execute(
             "INSERT INTO workflow_input (workflow_uuid, inputs, retention_timestamp) VALUES (?, ?, ?)",
-            (new.id, '{"positionalArgs":[{"input_in_step":1}],"namedArgs":{}}', at),
+            (
+                new.id,
+                '{"positionalArgs":[{"input_in_step":1}],"namedArgs":{}}',
+                new.opening.body["at"] // 1000,
+            ),
         )
-        tx.execute(
-            "INSERT INTO operation_outputs (workflow_uuid, function_id, function_name, output, started_at_epoch_ms,"
-            " completed_at_epoch_ms, serialization, application_name, retention_timestamp)"
-            f" VALUES (?, 1, ?, ?, ?, ?, '{PORTABLE}', '{APPLICATION}', ?)",
-            (new.id, new.opening.path, new.opening.dump(), at, at, at),
-        )
+        insert(tx, new.opening)
         if owned and new.thread is not None:
             supersede(store, tx, new.thread, new.id)
         return True, token if owned else None
@@ -85,16 +89,6 @@ def _thread_is_free(tx: Transaction, thread: str) -> bool:
         f"SELECT 1 FROM workflow_status WHERE queue_name = '{QUEUE}' AND queue_partition_key = ?"
         " AND status IN ('ENQUEUED', 'PENDING') LIMIT 1",
         (thread,),
-    )
-
-
-def supersede(store: Store, tx: Transaction, thread: str, by: str) -> None:
-    """A new run on a thread drops the pause of the run that waits there, as a new input does natively."""
-    tx.execute(
-        f"UPDATE workflow_status SET status = 'CANCELLED', updated_at = {store.now}, completed_at = {store.now},"
-        " attributes = ? WHERE queue_name = ? AND queue_partition_key = ? AND status = 'DELAYED'"
-        " AND workflow_uuid <> ?",
-        (dumps({"superseded_by": by}), QUEUE, thread, by),
     )
 
 
@@ -133,10 +127,13 @@ def claim(
     )
     if shunned:
         mine += f" AND w.workflow_uuid NOT IN ({', '.join('?' * len(shunned))})"
-    token = uuid.uuid4().hex
+    token = new_token()
     candidates = (
         f"SELECT w.workflow_uuid FROM workflow_status w WHERE w.queue_name IN {QUEUES} AND w.status = 'ENQUEUED'"
         f" AND w.application_name = '{APPLICATION}' AND w.name IN ({marks}) AND {mine}"
+        # The last condition is for a clock that was set back, and for what DBOS's own resume leaves behind.
+        " AND (w.delay_until_epoch_ms IS NULL OR w.delay_until_epoch_ms <= "
+        f"{store.now} OR w.delay_until_epoch_ms > {store.now} + {int(LONGEST_REST * 2000)})"
         " AND (w.queue_partition_key IS NULL OR NOT EXISTS (SELECT 1 FROM workflow_status o"
         f" WHERE o.queue_name IN {QUEUES} AND o.queue_partition_key = w.queue_partition_key"
         " AND o.workflow_uuid <> w.workflow_uuid AND (o.status = 'PENDING' OR (o.status = 'ENQUEUED'"
@@ -148,6 +145,7 @@ def claim(
         rows = tx.query(
             f"UPDATE workflow_status SET status = 'PENDING', owner_xid = ?, executor_id = ?, queue_name = '{QUEUE}',"
             f" recovery_attempts = COALESCE(recovery_attempts, 0) + 1, deduplication_id = queue_partition_key,"
+            " delay_until_epoch_ms = CASE WHEN delay_until_epoch_ms IS NULL THEN NULL ELSE 0 END,"
             f" started_at_epoch_ms = {store.now}, updated_at = {store.now}"
             f" WHERE status = 'ENQUEUED' AND workflow_uuid IN ({candidates})"
             " RETURNING workflow_uuid, name, queue_partition_key",
@@ -179,15 +177,49 @@ def _is_conflict(error: Exception) -> bool:
 
 _REQUEUE = (
     "UPDATE workflow_status SET status = 'ENQUEUED', owner_xid = NULL, executor_id = NULL, started_at_epoch_ms = NULL,"
-    " updated_at = {now} WHERE status = 'PENDING' AND "
+    " delay_until_epoch_ms = NULL, updated_at = {now}"
 )
+_OWNED = " WHERE status = 'PENDING' AND workflow_uuid = ? AND owner_xid = ?"
 
 
 def release(store: Store, run_id: str, owner: str) -> bool:
     """Hand an owned run back to any worker; it keeps its thread and its place in the queue."""
-    return (
-        store.execute(_REQUEUE.format(now=store.now) + "workflow_uuid = ? AND owner_xid = ?", (run_id, owner))
-        == 1
+    return store.execute(_REQUEUE.format(now=store.now) + _OWNED, (run_id, owner)) == 1
+
+
+def unclaim(store: Store, run_id: str, owner: str, *, rest: float | None = None, why: str = "") -> bool:
+    """`release` as if the run had not been claimed: for a claim in which nothing was recorded, and nothing failed.
+
+    Args:
+        rest: seconds until it may be claimed again, at most `LONGEST_REST`; the claim after that finds it `rested`.
+        why: shown with the run until somebody drives it.
+    """
+    requeue = f"{_REQUEUE.format(now=store.now)}, recovery_attempts = recovery_attempts - 1"
+    if rest is not None:
+        delay = f"delay_until_epoch_ms = {store.now} + {int(rest * 1000)}"
+        requeue = requeue.replace("delay_until_epoch_ms = NULL", delay)
+
+    def work(tx: Transaction) -> bool:
+        if tx.execute(requeue + _OWNED, (run_id, owner)) != 1:
+            return False
+        if why:
+            _note(tx, run_id, {"blocked": why})
+        return True
+
+    return store.transact(work)
+
+
+def unblock(store: Store, run_id: str) -> None:
+    """Somebody drives the run after all."""
+    store.transact(lambda tx: _note(tx, run_id, {}))
+
+
+def _note(tx: Transaction, run_id: str, changes: dict[str, str]) -> None:
+    ((raw,),) = tx.query("SELECT attributes FROM workflow_status WHERE workflow_uuid = ?", (run_id,))
+    kept = {k: v for k, v in attributes(raw).items() if k != "blocked"}
+    tx.execute(
+        "UPDATE workflow_status SET attributes = ? WHERE workflow_uuid = ?",
+        (dumps({**kept, **changes}), run_id),
     )
 
 
@@ -200,7 +232,7 @@ def release_dead(store: Store) -> int:
     ):
         return 0
     store.execute(f"UPDATE workflow_status SET executor_id = NULL WHERE status = 'ENQUEUED' AND {theirs}")
-    return store.execute(_REQUEUE.format(now=store.now) + theirs)
+    return store.execute(f"{_REQUEUE.format(now=store.now)} WHERE status = 'PENDING' AND {theirs}")
 
 
 def owned_by(store: Store, worker: str) -> list[tuple[str, str, bool]]:

@@ -1,14 +1,14 @@
-"""How a run comes to rest: its outcome, its pause and the answer to that, its cancellation."""
+"""How a run comes to rest, and back: its outcome, its pause, its cancellation, its return to the queue."""
 
 import uuid
 from collections.abc import Sequence
 from typing import Literal
 
 from ...codec import dumps
-from ...record import Record
+from ...record import CLOSE, Draft, Record
 from ..base import Statement, Store, Transaction
-from .appends import append_in
-from .rows import APPLICATION, FOREVER, PORTABLE, ROW, Row, attributes, row_of
+from .appends import append_in, insert
+from .rows import APPLICATION, FOREVER, ROW, Row, attributes, row_of
 
 
 def finish(
@@ -17,27 +17,29 @@ def finish(
     """Write the close record and the outcome in one transaction, while `owner` owns the run."""
 
     def work(tx: Transaction) -> bool:
-        if not append_in(store, tx, record, owner, rows):
-            return False
-        run_id = record.body["run"]
-        tx.execute(
-            "UPDATE workflow_status SET status = ?, owner_xid = NULL, deduplication_id = NULL, attributes = NULL,"
-            f" updated_at = {store.now}, completed_at = {store.now} WHERE workflow_uuid = ?",
-            (status, run_id),
-        )
-        tx.execute(
-            "INSERT INTO workflow_output (workflow_uuid, output, error, retention_timestamp) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (workflow_uuid) DO UPDATE SET output = excluded.output, error = excluded.error",
-            (
-                run_id,
-                None if error else dumps({"result_in_step": record.seq}),
-                error or None,
-                record.body["at"] // 1000,
-            ),
-        )
-        return True
+        written = append_in(store, tx, record, owner, rows)
+        if written == "new":
+            _end(store, tx, record, status, error)
+        return written is not None
 
     return store.transact(work)
+
+
+def _end(store: Store, tx: Transaction, record: Record, status: str, error: str = "") -> None:
+    """The outcome in the row, beside the close record."""
+    run_id = record.body["run"]
+    tx.execute(
+        "UPDATE workflow_status SET status = ?, owner_xid = NULL, deduplication_id = NULL, attributes = NULL,"
+        f" delay_until_epoch_ms = NULL, updated_at = {store.now}, completed_at = {store.now}"
+        " WHERE workflow_uuid = ?",
+        (status, run_id),
+    )
+    result = None if error else dumps({"result_in_step": record.seq})
+    tx.execute(
+        "INSERT INTO workflow_output (workflow_uuid, output, error, retention_timestamp) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (workflow_uuid) DO UPDATE SET output = excluded.output, error = excluded.error",
+        (run_id, result, error or None, record.body["at"] // 1000),
+    )
 
 
 def park(
@@ -49,12 +51,17 @@ def park(
     """
 
     def work(tx: Transaction) -> Literal["parked", "cancelled"] | None:
-        if not append_in(store, tx, record, owner, rows):
+        written = append_in(store, tx, record, owner, rows)
+        if written is None:
             return None
         run_id = record.body["run"]
-        ((raw,),) = tx.query("SELECT attributes FROM workflow_status WHERE workflow_uuid = ?", (run_id,))
+        ((status, raw),) = tx.query(
+            "SELECT status, attributes FROM workflow_status WHERE workflow_uuid = ?", (run_id,)
+        )
+        if written == "again":
+            return "cancelled" if status == "CANCELLED" else "parked"
         if attributes(raw).get("cancel"):
-            tx.execute(_CANCEL.format(now=store.now) + "workflow_uuid = ?", (run_id,))
+            _cancel(store, tx, record, int(record.body["epoch"]), {})
             return "cancelled"
         tx.execute(
             "UPDATE workflow_status SET status = 'DELAYED', delay_until_epoch_ms = ?, owner_xid = NULL,"
@@ -79,47 +86,66 @@ def locked(store: Store, tx: Transaction, run_id: str) -> tuple[Row, list[Record
     return row_of(found[0]), [Record.load(text) for (text,) in texts]
 
 
-def reopen(store: Store, tx: Transaction, record: Record, worker: str | None) -> str | None:
-    """Append to a waiting row that `tx` has locked and make it queued, or owned by `worker`: then its token."""
-    run_id, at, token = record.body["run"], record.body["at"] // 1000, uuid.uuid4().hex
-    tx.execute(
-        "INSERT INTO operation_outputs (workflow_uuid, function_id, function_name, output, started_at_epoch_ms,"
-        " completed_at_epoch_ms, serialization, application_name, retention_timestamp)"
-        f" VALUES (?, ?, ?, ?, ?, ?, '{PORTABLE}', '{APPLICATION}', ?)",
-        (run_id, record.seq, record.path, record.dump(), at, at, at),
-    )
+def reopen(store: Store, tx: Transaction, record: Record, worker: str | None = None, token: str = "") -> None:
+    """Append to a row at rest that `tx` has locked, and make it queued, or owned by `worker` under `token`."""
+    run_id = record.body["run"]
+    insert(tx, record)
     if worker is None:
         tx.execute(
             "UPDATE workflow_status SET status = 'ENQUEUED', delay_until_epoch_ms = NULL, executor_id = NULL,"
-            f" updated_at = {store.now} WHERE workflow_uuid = ?",
+            f" completed_at = NULL, updated_at = {store.now} WHERE workflow_uuid = ?",
             (run_id,),
         )
-        return None
+        return
     tx.execute(
         "UPDATE workflow_status SET status = 'PENDING', delay_until_epoch_ms = NULL, owner_xid = ?, executor_id = ?,"
         " recovery_attempts = recovery_attempts + 1, deduplication_id = queue_partition_key,"
         f" started_at_epoch_ms = {store.now}, updated_at = {store.now} WHERE workflow_uuid = ?",
         (token, worker, run_id),
     )
-    return token
 
 
-_CANCEL = (
-    "UPDATE workflow_status SET status = 'CANCELLED', owner_xid = NULL, executor_id = NULL, deduplication_id = NULL,"
-    " updated_at = {now}, completed_at = {now} WHERE "
-)
+def new_token() -> str:
+    """What names one claim of a run."""
+    return uuid.uuid4().hex
+
+
+def _cancel(store: Store, tx: Transaction, last: Record, epoch: int, why: dict[str, str]) -> None:
+    """End a run that nobody drives, whose newest record is `last`."""
+    draft = Draft(CLOSE, CLOSE, dumps(why), status="cancelled")
+    record = draft.after(last, epoch=epoch)
+    insert(tx, record)
+    _end(store, tx, record, "CANCELLED")
+
+
+def supersede(store: Store, tx: Transaction, thread: str, by: str) -> None:
+    """A new run on a thread drops the pause of the run that waits there, as a new input does natively."""
+    waiting = tx.query(
+        "SELECT workflow_uuid FROM workflow_status WHERE queue_name = 'durable_agents' AND queue_partition_key = ?"
+        f" AND status = 'DELAYED' AND workflow_uuid <> ?{store.lock_row}",
+        (thread, by),
+    )
+    for (run_id,) in waiting:
+        found = locked(store, tx, run_id)
+        if found is not None and found[0].status == "DELAYED":
+            row, records = found
+            _cancel(store, tx, records[-1], row.epoch, {"superseded_by": by})
 
 
 def request_cancel(store: Store, run_id: str) -> None:
     """Cancel a run that nobody drives at once; ask the owner of a running one."""
 
     def work(tx: Transaction) -> None:
-        tx.query(f"SELECT 1 FROM workflow_status WHERE workflow_uuid = ?{store.lock_row}", (run_id,))
-        undriven = "workflow_uuid = ? AND status IN ('ENQUEUED', 'DELAYED')"
-        tx.execute(_CANCEL.format(now=store.now) + undriven, (run_id,))
-        tx.execute(
-            "UPDATE workflow_status SET attributes = ? WHERE workflow_uuid = ? AND status = 'PENDING'",
-            ('{"cancel":true}', run_id),
-        )
+        found = locked(store, tx, run_id)
+        if found is None:
+            return
+        row, records = found
+        if row.status in ("ENQUEUED", "DELAYED"):
+            _cancel(store, tx, records[-1], row.epoch, {})
+        elif row.status == "PENDING":
+            tx.execute(
+                "UPDATE workflow_status SET attributes = ? WHERE workflow_uuid = ?",
+                ('{"cancel":true}', run_id),
+            )
 
     store.transact(work)

@@ -26,7 +26,11 @@ STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a run's row says. `status` is DBOS's word, `state` ours."""
+    """What a run's row says. `status` is DBOS's word, `state` ours.
+
+    `rested` says that the claim that is now came after a rest, `blocked` why the worker that looked last would not
+    drive the run.
+    """
 
     id: str
     name: str
@@ -36,6 +40,8 @@ class Row:
     epoch: int
     thread: str | None
     created: int
+    rested: bool
+    blocked: str
 
     @property
     def state(self) -> str:
@@ -47,14 +53,15 @@ class Row:
 
 
 ROW = (
-    "SELECT workflow_uuid, name, status, owner_xid, executor_id, recovery_attempts, queue_partition_key, created_at"
-    " FROM workflow_status"
+    "SELECT workflow_uuid, name, status, owner_xid, executor_id, recovery_attempts, queue_partition_key, created_at,"
+    " delay_until_epoch_ms, attributes FROM workflow_status"
 )
 
 
 def row_of(values: tuple[Any, ...]) -> Row:
-    run_id, name, status, owner, worker, epoch, thread, created = values
-    return Row(run_id, name, status, owner, worker, int(epoch or 0), thread, created)
+    run_id, name, status, owner, worker, epoch, thread, created, delay, raw = values
+    blocked = str(attributes(raw).get("blocked", ""))
+    return Row(run_id, name, status, owner, worker, int(epoch or 0), thread, created, delay == 0, blocked)
 
 
 def get(store: Store, run_id: str) -> Row | None:

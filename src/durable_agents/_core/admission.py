@@ -1,0 +1,86 @@
+"""Whether a worker drives a run it has just claimed: run and code must fit; a run that stops its workers rests."""
+
+from typing import Any
+
+from .codec import dumps
+from .errors import Aborted, CodeChanged, NotRecoverable
+from .execution import Execution
+from .log import logger
+from .record import CODE, Draft
+from .store import runs
+
+_REST_FROM = 3
+# A run that kills or stops its worker each time would otherwise go round for ever.
+_FRUITLESS_CLAIMS = 15
+
+
+class NotNow(Exception):
+    """The run has been given back, to be claimed again later."""
+
+
+def admit(execution: Execution, row: runs.Row) -> None:
+    """Raise, having given the run back, when it is not to be driven here and now.
+
+    Raises:
+        NotNow: it was claimed again and again without a new record, and rests.
+        CodeChanged: the agent is built in another way than when the run began, and its runner was not told to go on.
+    """
+    _rest(execution, row)
+    if execution.closing is None:
+        _check_code(execution)
+    if row.blocked:
+        runs.unblock(execution.engine.store, execution.id)
+
+
+def _rest(execution: Execution, row: runs.Row) -> None:
+    fruitless = row.epoch - execution.journal.last_epoch
+    if fruitless > _FRUITLESS_CLAIMS:
+        why = f"run {execution.id!r} was claimed {fruitless} times without a new record; the workers' logs say why"
+        execution.stop(Aborted(NotRecoverable(why)))
+    elif fruitless >= _REST_FROM and not row.rested:
+        first = execution.engine.liveness.rest
+        seconds = min(first * 2 ** (fruitless - _REST_FROM), runs.LONGEST_REST)
+        runs.unclaim(execution.engine.store, execution.id, execution.owner, rest=seconds)
+        why = f"run {execution.id!r} was claimed {fruitless} times without a new record, and rests for {seconds:g} s"
+        logger.warning(why)
+        raise NotNow(why)
+
+
+def _check_code(execution: Execution) -> None:
+    runner = execution.runner
+    then, now = execution.code, runner.code
+    if then is None or then == now:
+        return
+    changed = f"run {execution.id!r}: the code of {runner.name!r} has changed: {describe(then, now)}"
+    if runner.on_code_change == "continue":
+        logger.warning("%s; the run goes on", changed)
+        number = len(execution.journal.records(CODE)) + 1
+        execution.journal.commit(Draft(CODE, f"{CODE}:{number}", dumps({"then": then, "now": now})))
+        return
+    advice = (
+        "it waits for a worker that has the code it began with; "
+        'give the runner on_code_change="continue" to go on with this one'
+    )
+    runs.unclaim(execution.engine.store, execution.id, execution.owner, why=f"{changed}; {advice}")
+    raise CodeChanged(f"{changed}; {advice}")
+
+
+def describe(then: Any, now: Any, what: str = "") -> str:
+    """How two fingerprints differ, for people."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        parts = []
+        for name in sorted({*then, *now}):
+            where = f"{what} {name!r}".strip()
+            if name not in now:
+                parts.append(f"{where} is gone")
+            elif name not in then:
+                parts.append(f"{where} is new")
+            elif then[name] != now[name]:
+                parts.append(describe(then[name], now[name], where))
+        return ", ".join(parts)
+    if isinstance(then, list) and isinstance(now, list):
+        gone = [item for item in then if item not in now]
+        new = [item for item in now if item not in then]
+        parts = [f"{what} lost {item!r}" for item in gone] + [f"{what} got {item!r}" for item in new]
+        return ", ".join(parts) or f"{what} are in another order"
+    return f"{what} was {then!r} and is {now!r}"

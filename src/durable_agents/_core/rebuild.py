@@ -1,0 +1,87 @@
+"""Rebuilding a result that could not be stored: the run is replayed over its records, and nothing is executed.
+
+The replay owns nothing and writes nothing. Callbacks of the user are muted; code between the steps runs.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from typing import TYPE_CHECKING, Any
+
+from .errors import Aborted, DurableError, ResultNotRecorded, Stop
+from .execution import Execution
+from .journal import Journal
+from .record import Draft, Record
+from .store import Statement
+from .stream import Emitted
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .runner import Runner
+
+
+def rebuild(running: "Engine", runner: "Runner", run_id: str, epoch: int) -> Any:
+    """The result of a run that has succeeded, as its own code makes it out of its records.
+
+    Raises:
+        ResultNotRecorded: the replay came to a step that has no record: the code has changed since.
+    """
+    with ThreadPoolExecutor(1) as thread:  # a loop of its own, whatever the caller runs in
+        return thread.submit(Context().run, _replay, running, runner, run_id, epoch).result()
+
+
+def _replay(running: "Engine", runner: "Runner", run_id: str, epoch: int) -> Any:
+    replay = _Replay(running, runner, run_id, owner="", epoch=epoch)
+    try:
+        if runner.is_async(replay):
+            return asyncio.run(_adrive(replay))
+        with replay.active():
+            return runner.drive(replay)
+    except Stop as stop:
+        raise _reason(stop, run_id) from stop
+
+
+async def _adrive(replay: "_Replay") -> Any:
+    with replay.active():
+        return await replay.runner.adrive(replay)
+
+
+def _reason(stop: Stop, run_id: str) -> DurableError:
+    if isinstance(stop, Aborted) and isinstance(stop.error, DurableError):
+        return stop.error
+    return ResultNotRecorded(f"the result of run {run_id!r} cannot be rebuilt: {stop}")
+
+
+class _ReadOnly(Journal):
+    """A journal of records that nothing is added to."""
+
+    def stage(self, statements: Sequence[Statement]) -> None:
+        """The state is there already."""
+
+    def emit(self, event: Emitted) -> None:
+        """Readers have had it."""
+
+    def commit(self, draft: Draft, rows: Sequence[Statement] = ()) -> Record:
+        """The record that is there: a step made of steps has run over theirs."""
+        return self._known[draft.path]
+
+
+class _Replay(Execution):
+    """An execution in which only what is recorded happens."""
+
+    muted = True
+    journal_type = _ReadOnly
+
+    @property
+    def replaying(self) -> bool:
+        return True
+
+    def enter(self, leaf: bool, force: bool = False) -> None:
+        """A step made of steps runs over theirs; a body that would act does not."""
+        if leaf and not force:
+            why = "rebuilding it came to a step that has no record: the code has changed since"
+            raise self.abort(
+                ResultNotRecorded(f"the result of run {self.id!r} could not be stored, and {why}")
+            )
+        super().enter(leaf, force)
