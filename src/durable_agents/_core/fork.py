@@ -28,12 +28,12 @@ def fork(store: Store, runner: "Runner", source: str, before: str | None, run_id
             f"run {source!r} was called with {', '.join(opening['live'])}, which a fork does not have; "
             f"give the runner restore="
         )
-    kept = 1 if before is None else _kept(source, records, before)
+    kept = 0 if before is None else _kept(source, records, before)
     payload = {
         **opening,
         "code": runner.code,
         "thread": None if opening["thread"] is None else run_id,
-        "fork": {"run": source, "seq": kept, "hash": records[kept - 1].hash},
+        "fork": {"run": source, "seq": kept, "hash": records[max(kept, 1) - 1].hash},
     }
     thread = None if payload["thread"] is None else runs.thread_key(runner.name, run_id)
     draft = Draft(OPEN, OPEN, dumps(payload), name=runner.name)

@@ -49,7 +49,8 @@ def inherited(store: Store, opening: Mapping[str, Any]) -> list[Record]:
     Raises:
         BrokenRecord: that run is gone, or not the one the fork was made from.
     """
-    if (fork := opening.get("fork")) is None:
+    fork = opening.get("fork")
+    if fork is None or fork["seq"] == 0:
         return []
     records = load(fork["run"], runs.records(store, fork["run"])[: fork["seq"]])
     if len(records) != fork["seq"] or records[-1].hash != fork["hash"]:
