@@ -136,8 +136,8 @@ def crash(run_id: str, after: int = 0) -> None:
     store.execute("DELETE FROM operation_outputs WHERE workflow_uuid = ? AND function_id > ?", (run_id, last))
     store.execute("DELETE FROM workflow_output WHERE workflow_uuid = ?", (run_id,))
     store.execute(
-        "UPDATE workflow_status SET status = 'ENQUEUED', owner_xid = NULL, executor_id = NULL, completed_at = NULL"
-        " WHERE workflow_uuid = ?",
+        "UPDATE workflow_status SET status = 'ENQUEUED', owner_xid = NULL, executor_id = NULL, completed_at = NULL,"
+        " recovery_attempts = 1 WHERE workflow_uuid = ?",
         (run_id,),
     )
 

@@ -90,7 +90,7 @@ class Journal:
         base = inherited(store, self.opening)
         self.recorded_before = len(base) + len(loaded)
         self._known = standing([*base, *loaded])
-        self._events = Numbering(store, run_id, fresh=len(loaded) == 1)
+        self._events = Numbering(store, run_id, fresh=epoch <= 1)
         self.has_recorded = False
         self._seq = len(loaded)
         self._prev = loaded[-1].hash if loaded else ""

@@ -17,7 +17,7 @@ import time
 from effects import effect, gate
 
 import durable_agents
-from durable_agents._core import RUN, astep, engine, scope, step
+from durable_agents._core import RUN, astep, emit, engine, scope, step
 from durable_agents.errors import RecordedError
 from plain import Plain
 
@@ -140,6 +140,19 @@ def slow(input):
         step("tool", "moment", lambda number=number: (effect(f"moment-{number}"), time.sleep(0.05)))
 
 
+def talking(input):
+    """Says something between its steps and in them."""
+
+    def talk(number):
+        emit(f"word {number}")
+        effect(f"talk-{number}")
+        emit(f"words {number}")
+
+    for number in range(40):
+        emit(f"turn {number}")
+        step("model", "talk", lambda number=number: talk(number))
+
+
 def careful(input):
     """A charge that runs at most once, between two tools."""
     step("tool", "reserve", lambda: effect("reserve"))
@@ -152,6 +165,7 @@ def careful(input):
 
 ALL = (order, aorder, fan, gated, nested, retried, asking, remember, interrupted, long, busy, slow)
 RUNNERS = {body.__name__: Plain(body) for body in ALL}
+RUNNERS["talking"] = Plain(talking)
 RUNNERS["careful"] = Plain(careful, at_most_once={"charge"})
 
 if __name__ == "__main__":

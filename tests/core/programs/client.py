@@ -1,0 +1,19 @@
+"""client.py RUN_ID CURSOR: print the events of a run behind the cursor, each as `[cursor, data]`."""
+
+import json
+import sys
+import time
+
+import durable_agents
+from durable_agents.errors import RunNotFound
+
+durable_agents.launch(poll=3600)
+run_id, after = sys.argv[1], int(sys.argv[2])
+while True:
+    try:
+        run = durable_agents.runs.get(run_id)
+        break
+    except RunNotFound:
+        time.sleep(0.01)
+for event in run.stream(after=after):
+    print(json.dumps([event.cursor, event.data]), flush=True)

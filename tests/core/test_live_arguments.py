@@ -1,0 +1,91 @@
+"""Arguments that cannot be recorded: they are the caller's, and come back from `restore`, or the run says that it cannot."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from core.harness import crash
+from durable_agents import Run, runs
+from durable_agents._core import step
+from durable_agents.errors import NotRecoverable
+from plain import Plain, live
+
+Agent = Callable[..., Plain]
+
+
+class Client:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def body(_: Any) -> str:
+    return step("tool", "call", lambda: live("client").name)
+
+
+def test_the_caller_is_driven_with_its_own(agent: Agent, launched: str) -> None:
+    assert agent(body).run(run_id="r", live={"client": Client("mine")}) == "mine"
+
+
+def test_after_a_crash_they_are_gone(agent: Agent, launched: str) -> None:
+    runner = agent(body)
+    runner.run(run_id="r", live={"client": Client("mine")})
+    crash("r", after=1)
+    with pytest.raises(NotRecoverable, match=r"'r'.*client.*restore=fn\(run\)"):
+        runs.get("r").result(timeout=10)
+    assert runs.get("r").status == "failed"
+
+
+def test_the_caller_itself_may_go_on_with_its_own(agent: Agent, idle: str) -> None:
+    runner = agent(body)
+    runner.run(run_id="r", live={"client": Client("mine")})
+    crash("r", after=1)
+    assert runner.run(run_id="r", live={"client": Client("again")}) == "again"
+
+
+def test_restore_gives_them_back(agent: Agent, launched: str) -> None:
+    asked: list[Run] = []
+
+    def restore(run: Run) -> dict[str, Any]:
+        asked.append(run)
+        return {"client": Client(f"restored for {run.id}")}
+
+    runner = agent(body, restore=restore)
+    runner.run(run_id="r", live={"client": Client("mine")})
+    assert not asked
+    crash("r", after=1)
+    assert runs.get("r").result(timeout=10) == "restored for r"
+    assert [run.id for run in asked] == ["r"]
+
+
+def test_restore_that_leaves_one_out(agent: Agent, launched: str) -> None:
+    runner = agent(body, restore=lambda _: {})
+    runner.run(run_id="r", live={"client": Client("mine")})
+    crash("r", after=1)
+    with pytest.raises(NotRecoverable, match="nothing for client"):
+        runs.get("r").result(timeout=10)
+
+
+def test_restore_that_fails_fails_the_run_which_can_be_resumed(agent: Agent, launched: str) -> None:
+    down = [True]
+
+    def restore(_: Run) -> dict[str, Any]:
+        if down:
+            raise ConnectionError("no vault")
+        return {"client": Client("restored")}
+
+    runner = agent(body, restore=restore)
+    runner.run(run_id="r", live={"client": Client("mine")})
+    crash("r", after=1)
+    with pytest.raises(ConnectionError, match="no vault"):
+        runs.get("r").result(timeout=10)
+    down.clear()
+    runs.get("r").resume()
+    assert runs.get("r").result(timeout=10) == "restored"
+
+
+def test_start_refuses_them_at_once_without_restore(agent: Agent, launched: str) -> None:
+    with pytest.raises(NotRecoverable, match="client"):
+        agent(body).start(run_id="r", live={"client": Client("mine")})
+    runner = agent(body, restore=lambda _: {"client": Client("restored")})
+    assert runner.start(run_id="r", live={"client": Client("mine")}).result(timeout=10) == "restored"
