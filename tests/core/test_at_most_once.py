@@ -87,7 +87,9 @@ def test_each_answer(shop: Plain, charges: list[str], said: Any, receipt: str, c
     assert len(charges) == count
 
 
-def test_a_tool_that_ran_again_and_was_cut_off_again_is_asked_about_again(agent: Agent, launched: str) -> None:
+def test_a_tool_that_ran_again_and_was_cut_off_again_is_asked_about_again(
+    agent: Agent, launched: str
+) -> None:
     calls: list[int] = []
 
     def charge() -> int:

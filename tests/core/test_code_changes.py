@@ -19,7 +19,9 @@ NEW = {"nodes": ["plan", "check", "pay"], "edges": ["plan -> check"], "state": {
 def redeploy(structure: Any, **options: Any) -> Plain:
     """The same runner in a process that has other code."""
     engine.RUNNERS.clear()
-    return Plain(lambda _: step("tool", "pay", lambda: structure == OLD), "shop", structure=structure, **options)
+    return Plain(
+        lambda _: step("tool", "pay", lambda: structure == OLD), "shop", structure=structure, **options
+    )
 
 
 @pytest.fixture

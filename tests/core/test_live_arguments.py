@@ -1,4 +1,4 @@
-"""Arguments that cannot be recorded: they are the caller's, and come back from `restore`, or the run says that it cannot."""
+"""Arguments that cannot be recorded are the caller's; after a crash they come from `restore`, or the run says so."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A result that could not be stored is rebuilt, in any process that has the runner, by a replay that executes nothing."""
+"""A result that could not be stored is rebuilt, wherever the runner is, by a replay that executes nothing."""
 
 import asyncio
 from collections.abc import Callable

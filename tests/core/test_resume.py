@@ -282,6 +282,6 @@ def test_a_record_written_by_the_owner_after_the_end_is_refused(agent: Agent, id
     kept: list[Any] = []
     runner = agent(lambda _: kept.append(RUN.get()))
     runner.run(run_id="r")
-    with pytest.raises(BaseException, match="owned by another|over"):
+    with pytest.raises(BaseException, match=r"owned by another|over"):
         kept[0].journal.commit(Draft("tool", "late", "1"))
     assert runs.get("r")._records()[-1].kind == CLOSE

@@ -70,7 +70,7 @@ def describe(then: Any, now: Any, what: str = "") -> str:
     if isinstance(then, dict) and isinstance(now, dict):
         parts = []
         for name in sorted({*then, *now}):
-            where = f"{what} {name!r}".strip()
+            where = f"{what} {name!r}" if what else name
             if name not in now:
                 parts.append(f"{where} is gone")
             elif name not in then:

@@ -77,7 +77,11 @@ def structure_of(graph: Any) -> dict[str, Any]:
     return {
         "nodes": sorted(graph.nodes),
         "edges": sorted({f"{source} -> {target}" for source, target in edges}),
-        "channel": {name: type(channel).__name__ for name, channel in graph.channels.items()},
+        "channels": {
+            name: type(channel).__name__
+            for name, channel in graph.channels.items()
+            if not name.startswith(("branch:", "join:"))  # these are edges
+        },
     }
 
 
