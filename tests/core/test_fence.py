@@ -1,6 +1,7 @@
 """The fence: an execution that has lost its run writes nothing, in whatever order things happen."""
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -246,6 +247,54 @@ def test_a_record_that_can_never_be_written_does_not_repeat_its_effect_for_ever(
     finally:
         run.cancel()
     assert len(calls) < 20
+
+
+def test_a_run_that_stops_its_workers_rests_longer_and_longer(agent: Agent, idle: str) -> None:
+    durable_agents.shutdown()
+    durable_agents.launch(idle, heartbeat=0.02, grace=0.05, lease=30, poll=0.01, rest=0.1)
+    claims: list[float] = []
+
+    def body(_: None) -> None:
+        claims.append(time.monotonic())
+        run = RUN.get()
+        assert run is not None
+        run.engine.store.execute(  # as a worker that dies: the run is queued again without a word
+            "UPDATE workflow_status SET status = 'ENQUEUED', owner_xid = NULL, executor_id = NULL,"
+            " delay_until_epoch_ms = NULL WHERE workflow_uuid = 'r'",
+        )
+        if len(claims) == 6:
+            run.engine.shun("r")
+
+    agent(body).start(run_id="r")
+    eventually(lambda: len(claims) == 6)
+    waits = [after - before for before, after in itertools.pairwise(claims)]
+    assert waits[1] >= 0.1, waits
+    assert waits[2] >= 0.2, waits
+    assert waits[3] >= 0.4, waits
+    ((epoch, delay),) = engine.current().store.query(
+        "SELECT recovery_attempts, delay_until_epoch_ms FROM workflow_status WHERE workflow_uuid = 'r'"
+    )
+    assert (epoch, delay) == (6, None)
+
+
+def test_a_claim_that_records_something_ends_the_rests(agent: Agent, launched: str) -> None:
+    runner = agent(lambda _: [step("tool", n, lambda n=n: n) for n in "abc"])
+    runner.run(run_id="r")
+    for after in (1, 2, 3, 4, 3, 2, 1):
+        crash("r", after=after)
+        begun = time.monotonic()
+        assert runner.run(run_id="r") == ["a", "b", "c"]
+        assert time.monotonic() - begun < 0.25
+
+
+def test_a_clock_that_was_set_back_does_not_make_a_rest_endless(agent: Agent, launched: str) -> None:
+    store = engine.current().store
+    engine.current().shun("r")
+    runner = agent(lambda _: 1)
+    runner.start(run_id="r")
+    hour = f"{store.now} + 3600000"
+    store.execute(f"UPDATE workflow_status SET delay_until_epoch_ms = {hour} WHERE workflow_uuid = 'r'")
+    assert runner.run(run_id="r") == 1
 
 
 def test_the_records_of_two_owners_are_one_chain(agent: Agent, store: Store) -> None:

@@ -18,7 +18,7 @@ import durable_agents
 from core.harness import Programs, eventually
 from durable_agents import errors, runs
 from durable_agents._core import RUN, astep, default_name, engine, step
-from plain import Plain
+from plain import Plain, Steer
 
 Agent = Callable[..., Plain]
 
@@ -284,6 +284,30 @@ def test_a_caller_whose_process_shuts_down_is_told_that_the_run_goes_on(agent: A
     durable_agents.shutdown()
     caller.join(5)
     assert [type(error) for error in caught] == [errors.RunReleased]
+
+
+def test_a_shutdown_in_the_middle_of_a_long_step_is_no_failure_of_the_run(agent: Agent, url: str) -> None:
+    """Twenty deploys during one step, and it goes on at once: only workers that die in it make a run rest."""
+    durable_agents.launch(url, poll=0.02)
+    started, over = threading.Event(), threading.Event()
+
+    def long() -> None:
+        started.set()
+        run = RUN.get()
+        while not over.is_set() and run is not None and run.closing is None:
+            time.sleep(0.001)
+        if not over.is_set():
+            raise Steer("interrupted")
+
+    runner = agent(lambda _: step("tool", "long", long))
+    runner.start(run_id="r")
+    for _ in range(20):
+        assert started.wait(2)
+        durable_agents.shutdown()
+        started.clear()
+        durable_agents.launch(url, poll=0.02)
+    over.set()
+    durable_agents.runs.get("r").result(timeout=10)
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -30,6 +30,11 @@ def admit(execution: Execution, row: runs.Row) -> None:
         _check_code(execution)
     if row.blocked:
         runs.unblock(execution.engine.store, execution.id)
+    observers = execution.journal.opening.get("observers", ())
+    if observers and execution.live is None and execution.runner.restore is None:
+        logger.warning(
+            "run %r goes on without %s, which only its caller had", execution.id, ", ".join(observers)
+        )
 
 
 def _rest(execution: Execution, row: runs.Row) -> None:
