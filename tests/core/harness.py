@@ -148,7 +148,7 @@ def drive(runner: Plain, input: Any = None, *, run_id: str, thread: str | None =
     worker = running.worker.id
     _, token = open_run(running.store, runner.name, runner._request(input, thread), run_id, worker)
     if token is None:
-        ((_, _, token),) = runs.claim(running.store, worker, [runner.name], 1, only=run_id)
+        ((_, _, token),) = runs.claim(running.store, worker, {runner.name: None}, 1, only=run_id)
     return running.take(runner, run_id, token).drive()
 
 

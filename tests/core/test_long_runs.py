@@ -28,7 +28,7 @@ def test_a_long_run_that_was_killed_near_its_end_only_does_the_rest(
     runner, store, worker = Plain(body, "long"), engine.current().store, engine.current().worker.id
     store.execute("DELETE FROM durable_agents_worker WHERE worker_id <> ?", (worker,))
     rows.release_dead(store)
-    ((run_id, _, token),) = rows.claim(store, worker, [runner.name], 1)
+    ((run_id, _, token),) = rows.claim(store, worker, {runner.name: None}, 1)
     started = time.thread_time()
     execution = engine.current().take(runner, run_id, token)
     loaded = time.thread_time()

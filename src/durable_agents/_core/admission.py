@@ -1,17 +1,30 @@
 """Whether a worker drives a run it has just claimed: run and code must fit; a run that stops its workers rests."""
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from .codec import dumps
 from .errors import Aborted, CodeChanged, NotRecoverable
 from .execution import Execution
+from .journal import load
 from .log import logger
-from .record import CODE, Draft
-from .store import runs
+from .opening import version_of
+from .record import CODE, OPEN, Draft, Record
+from .store import Store, runs
+
+if TYPE_CHECKING:
+    from .runner import Runner
 
 _REST_FROM = 3
 # A run that kills or stops its worker each time would otherwise go round for ever.
 _FRUITLESS_CLAIMS = 15
+
+
+_TOLD_AT_ONCE = 100
+_ADVICE = (
+    "it waits for a worker that has the code it began with; "
+    'give the runner on_code_change="continue" to go on with this one'
+)
 
 
 class NotNow(Exception):
@@ -53,21 +66,45 @@ def _rest(execution: Execution, row: runs.Row) -> None:
 
 def _check_code(execution: Execution) -> None:
     runner = execution.runner
-    then, now = execution.code, runner.code
+    then, now = code_of(execution.journal.known.values()), runner.code
     if then is None or then == now:
         return
-    changed = f"run {execution.id!r}: the code of {runner.name!r} has changed: {describe(then, now)}"
+    store = execution.engine.store
     if runner.on_code_change == "continue":
-        logger.warning("%s; the run goes on", changed)
+        logger.warning("%s; the run goes on", _changed(execution.id, runner, then))
         number = len(execution.journal.records(CODE)) + 1
         execution.journal.commit(Draft(CODE, f"{CODE}:{number}", dumps({"then": then, "now": now})))
+        runs.set_version(store, execution.id, execution.owner, version_of(now))
         return
-    advice = (
-        "it waits for a worker that has the code it began with; "
-        'give the runner on_code_change="continue" to go on with this one'
-    )
-    runs.unclaim(execution.engine.store, execution.id, execution.owner, why=f"{changed}; {advice}")
-    raise CodeChanged(f"{changed}; {advice}")
+    why = f"{_changed(execution.id, runner, then)}; {_ADVICE}"
+    runs.unclaim(store, execution.id, execution.owner, why=why)
+    raise CodeChanged(why)
+
+
+def tell_stranded(store: Store, runners: Mapping[str, "Runner"]) -> None:
+    """Say of queued runs that this process has other code for what has changed: in the log, and in `Run.blocked`."""
+    wanted = {name: runner.takes for name, runner in runners.items()}
+    for run_id, name in runs.stranded(store, wanted, _TOLD_AT_ONCE):
+        then = code_of(load(run_id, runs.records(store, run_id)))
+        why = f"{_changed(run_id, runners[name], then)}; {_ADVICE}"
+        logger.warning("%s", why)
+        runs.block(store, run_id, why)
+
+
+def code_of(records: Iterable[Record]) -> Mapping[str, Any] | None:
+    """The fingerprint of the agent that drove the run last; None for a run that has none."""
+    found: Mapping[str, Any] | None = None
+    for record in records:
+        if record.kind == OPEN:
+            found = record.value().get("code")
+        elif record.kind == CODE:
+            found = record.value()["now"]
+    return found
+
+
+def _changed(run_id: str, runner: "Runner", then: Any) -> str:
+    differences = describe(then or {}, runner.code)
+    return f"run {run_id!r}: the code of {runner.name!r} has changed: {differences}"
 
 
 def describe(then: Any, now: Any, what: str = "") -> str:

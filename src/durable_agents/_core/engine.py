@@ -16,11 +16,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import failure
-from .admission import NotNow, admit
+from .admission import NotNow, admit, tell_stranded
 from .context import RUN, SCOPE
 from .errors import (
     CancelRequested,
-    CodeChanged,
     ConfigurationError,
     DurableError,
     OwnershipLost,
@@ -41,6 +40,7 @@ DATABASE_URL = "DURABLE_AGENTS_DATABASE_URL"
 DEFAULT_DATABASE_URL = "sqlite:///durable_agents.sqlite"
 _SHUTDOWN_SECONDS = 10.0
 _CLAIM_AT_ONCE = 32
+_LOOK_SECONDS = 10.0
 
 RUNNERS: dict[str, "Runner"] = {}
 """Every runner made in this process, by its full name."""
@@ -71,6 +71,7 @@ class Engine:
         self._entries: set[Entry] = set()
         self._strays: dict[tuple[str, str], int] = {}
         self._shunned: set[str] = set()
+        self._next_look = 0.0
         self._deferred: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._wake, self._stopping = threading.Event(), threading.Event()
@@ -161,19 +162,20 @@ class Engine:
 
     def _claim(self) -> int:
         room = min(self._max_runs - len(self._live), _CLAIM_AT_ONCE)
-        claimed = runs.claim(self.store, self.worker.id, list(RUNNERS), room, shunned=self._shunned)
+        runners = dict(RUNNERS)
+        wanted = {name: runner.takes for name, runner in runners.items()}
+        if time.monotonic() > self._next_look:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            tell_stranded(self.store, runners)
+        claimed = runs.claim(self.store, self.worker.id, wanted, room, shunned=self._shunned)
         for run_id, name, owner in claimed:
-            self._dispatch(RUNNERS[name], run_id, owner)
+            self._dispatch(runners[name], run_id, owner)
         return len(claimed)
 
     def _dispatch(self, runner: "Runner", run_id: str, owner: str) -> None:
         try:
             execution = self.take(runner, run_id, owner)
         except NotNow:
-            return
-        except CodeChanged as changed:
-            logger.warning("%s", changed)
-            self.shun(run_id)
             return
         except Exception:
             logger.exception("run %r cannot be loaded; it is left to other workers", run_id)

@@ -29,7 +29,7 @@ from .errors import (
 from .journal import Journal
 from .log import logger
 from .pause import Pause, read_pauses
-from .record import CLOSE, CODE, WAIT, Draft, Record
+from .record import CLOSE, WAIT, Draft, Record
 from .store import Statement
 from .threads import detached
 
@@ -84,15 +84,6 @@ class Execution:
         self.top = Scope()
 
     # -- what the run was called with
-
-    @property
-    def code(self) -> Mapping[str, Any] | None:
-        """The fingerprint of the agent that drove the run last; None for a run that has none."""
-        changes = self.journal.records(CODE)
-        found: Mapping[str, Any] | None = (
-            changes[-1].value()["now"] if changes else self.journal.opening.get("code")
-        )
-        return found
 
     def restored(self) -> Mapping[str, Any]:
         """What the runner's `restore` gives for the live arguments that are gone with their process; {} if none are.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .codec import dumps
 from .errors import InputMismatch, NotRecoverable, StepNotFound
 from .journal import load
-from .opening import VERSION, check_id
+from .opening import check_id, version_of
 from .record import OPEN, OWN_KINDS, Draft, Record, now_us
 from .store import Store, runs
 
@@ -38,7 +38,7 @@ def fork(store: Store, runner: "Runner", source: str, before: str | None, run_id
     thread = None if payload["thread"] is None else runs.thread_key(runner.name, run_id)
     draft = Draft(OPEN, OPEN, dumps(payload), name=runner.name)
     record = draft.seal(run=run_id, seq=1, prev="", at=now_us(), worker="", epoch=0)
-    new = runs.NewRun(run_id, runner.name, thread, record, VERSION, forked_from=source)
+    new = runs.NewRun(run_id, runner.name, thread, record, version_of(runner.code), forked_from=source)
     inserted, _ = runs.start(store, new, None)
     if not inserted:
         _check_same(store, run_id, payload["fork"])

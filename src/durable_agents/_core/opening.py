@@ -1,5 +1,6 @@
 """The first record of a run: what it was asked to do."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -13,8 +14,16 @@ from .record import OPEN, Draft, now_us
 from .store import Store, runs
 
 _ID_LENGTH = 255
-VERSION = "durable_agents-1"
-"""Pinned: DBOS's automatic application version would strand every run at each upgrade."""
+_VERSION = "durable_agents-1"
+
+
+def version_of(code: Mapping[str, Any] | None) -> str:
+    """The application version of a run: pinned, because DBOS's own would strand every run at each upgrade.
+
+    Args:
+        code: the fingerprint of the agent; runs of other code are left to workers that have it.
+    """
+    return f"{_VERSION}:{hashlib.sha256(dumps(code).encode()).hexdigest()[:12]}" if code else _VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,9 @@ def open_run(
     draft = Draft(OPEN, OPEN, dumps(payload), name=name)
     record = draft.seal(run=run_id, seq=1, prev="", at=now_us(), worker=worker or "", epoch=0)
     thread = None if request.thread is None else runs.thread_key(name, request.thread)
-    new, token = runs.start(store, runs.NewRun(run_id, name, thread, record, VERSION, parent), worker)
+    new, token = runs.start(
+        store, runs.NewRun(run_id, name, thread, record, version_of(code), parent), worker
+    )
     if not new:
         _check_same(store, name, request, run_id)
     return new, token

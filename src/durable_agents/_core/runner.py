@@ -33,7 +33,7 @@ from .errors import (
 )
 from .execution import Execution
 from .journal import load
-from .opening import Request, open_run
+from .opening import Request, open_run, version_of
 from .pause import Question, read_pauses
 from .run import Run
 from .store import Store, runs
@@ -156,6 +156,11 @@ class Runner:
         if self._code is None:
             self._code = json.loads(dumps(self.fingerprint()))
         return self._code
+
+    @property
+    def takes(self) -> str | None:
+        """The version of the runs that workers take; None for any."""
+        return None if self.on_code_change == "continue" or not self.code else version_of(self.code)
 
     # -- the verbs' way into a run
 
@@ -370,7 +375,9 @@ class _Entry:
             running.turn_over(self)
             return Rest(self._id, row.state)
         if row.status == "ENQUEUED":
-            claimed = runs.claim(running.store, running.worker.id, [self._runner.name], 1, only=self._id)
+            claimed = runs.claim(
+                running.store, running.worker.id, {self._runner.name: None}, 1, only=self._id
+            )
             if claimed:
                 self._reserved = False
                 running.turn_over(self)

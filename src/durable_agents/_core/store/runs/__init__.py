@@ -11,6 +11,7 @@ A run is one row of `workflow_status`. How its columns are used here:
     deduplication_id      the thread while the run is active; DBOS's unique index on it and the queue admits one
     executor_id           the worker that drives the run; on a queued row, the worker whose caller waits to drive it
     owner_xid             a new token per claim; every write of a worker is conditional on it
+    application_version   ours, and the digest of the agent's fingerprint: workers take runs of the code they have
     recovery_attempts     how often the run was claimed (the record's epoch)
     attributes            {"cancel": true} once somebody asked the owner to stop; {"blocked": why} while workers leave
                           a queued run alone
@@ -24,11 +25,14 @@ from .appends import append, records
 from .claims import (
     LONGEST_REST,
     NewRun,
+    block,
     claim,
     owned_by,
     release,
     release_dead,
+    set_version,
     start,
+    stranded,
     unblock,
     unclaim,
     unreserve,
@@ -42,6 +46,7 @@ __all__ = [
     "NewRun",
     "Row",
     "append",
+    "block",
     "claim",
     "find",
     "finish",
@@ -56,7 +61,9 @@ __all__ = [
     "release_dead",
     "reopen",
     "request_cancel",
+    "set_version",
     "start",
+    "stranded",
     "thread_key",
     "unblock",
     "unclaim",

@@ -1,6 +1,6 @@
 """Who drives a run: its start, its claim by a worker, its way back to the queue."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ...codec import dumps
@@ -95,7 +95,7 @@ def _thread_is_free(tx: Transaction, thread: str) -> bool:
 def claim(
     store: Store,
     worker: str,
-    names: Sequence[str],
+    wanted: Mapping[str, str | None],
     limit: int,
     *,
     only: str | None = None,
@@ -104,20 +104,18 @@ def claim(
     """Take queued runs, oldest first; of each thread the oldest, and only while no other run of it is active.
 
     Args:
-        names: runners this process has. Rows of others stay where they are.
+        wanted: runners this process has, each with the version of its code that it takes runs of; None: of any. Rows of
+            others stay where they are.
         only: claim just this run, also when it is reserved for this worker's own caller.
         shunned: run ids to leave to others.
 
     Returns:
         (run id, runner name, owner token) per claimed run.
     """
-    if not names or limit < 1:
-        return []
-    waiting = f"SELECT 1 FROM workflow_status WHERE queue_name IN {QUEUES} AND status = 'ENQUEUED' LIMIT 1"
-    if only is None and not store.query(waiting):  # look before locking: an empty claim must not write
+    if not wanted or limit < 1:
         return []
     order = tie(store)
-    marks = ", ".join("?" * len(names))
+    ours, names = _of_these(wanted)
     # DBOS's own resume leaves the old worker on the row and moves it to another queue: that is no reservation.
     open_to_all = f"w.executor_id IS NULL OR w.queue_name <> '{QUEUE}'"
     mine = (
@@ -130,7 +128,7 @@ def claim(
     token = new_token()
     candidates = (
         f"SELECT w.workflow_uuid FROM workflow_status w WHERE w.queue_name IN {QUEUES} AND w.status = 'ENQUEUED'"
-        f" AND w.application_name = '{APPLICATION}' AND w.name IN ({marks}) AND {mine}"
+        f" AND w.application_name = '{APPLICATION}' AND ({ours}) AND {mine}"
         # The last condition is for a clock that was set back, and for what DBOS's own resume leaves behind.
         " AND (w.delay_until_epoch_ms IS NULL OR w.delay_until_epoch_ms <= "
         f"{store.now} OR w.delay_until_epoch_ms > {store.now} + {int(LONGEST_REST * 2000)})"
@@ -138,8 +136,11 @@ def claim(
         f" WHERE o.queue_name IN {QUEUES} AND o.queue_partition_key = w.queue_partition_key"
         " AND o.workflow_uuid <> w.workflow_uuid AND (o.status = 'PENDING' OR (o.status = 'ENQUEUED'"
         f" AND (o.created_at, o.{order}) < (w.created_at, w.{order})))))"
-        f" ORDER BY w.created_at, w.{order} LIMIT ?{store.skip_locked}"
+        f" ORDER BY w.created_at, w.{order} LIMIT ?"
     )
+    params = (*names, *((only, worker) if only else ()), *shunned)
+    if only is None and not store.query(candidates, (*params, 1)):  # an empty claim must not write
+        return []
 
     def work(tx: Transaction) -> list[tuple[str, str, str]]:
         rows = tx.query(
@@ -147,9 +148,9 @@ def claim(
             f" recovery_attempts = COALESCE(recovery_attempts, 0) + 1, deduplication_id = queue_partition_key,"
             " delay_until_epoch_ms = CASE WHEN delay_until_epoch_ms IS NULL THEN NULL ELSE 0 END,"
             f" started_at_epoch_ms = {store.now}, updated_at = {store.now}"
-            f" WHERE status = 'ENQUEUED' AND workflow_uuid IN ({candidates})"
+            f" WHERE status = 'ENQUEUED' AND workflow_uuid IN ({candidates}{store.skip_locked})"
             " RETURNING workflow_uuid, name, queue_partition_key",
-            (token, worker, *names, *((only, worker) if only else ()), *shunned, limit),
+            (token, worker, *params, limit),
         )
         for run_id, _, thread in rows:
             if thread is not None:
@@ -164,6 +165,49 @@ def claim(
         ):  # another worker took a run of the same thread first: nothing is claimed, look again later
             return []
         raise
+
+
+def _of_these(wanted: Mapping[str, str | None]) -> tuple[str, list[str]]:
+    """The condition that a row `w` is of these runners and versions, and its parameters."""
+    any_version = [name for name, version in wanted.items() if version is None]
+    exact = [(name, version) for name, version in wanted.items() if version is not None]
+    parts = [f"w.name IN ({', '.join('?' * len(any_version))})"] if any_version else []
+    parts += ["w.name = ? AND w.application_version = ?"] * len(exact)
+    return " OR ".join(parts), [*any_version, *(value for pair in exact for value in pair)]
+
+
+def stranded(store: Store, wanted: Mapping[str, str | None], limit: int) -> list[tuple[str, str]]:
+    """(run id, runner name) of queued runs that wait for another version, and of which nobody has said so yet."""
+    exact = {name: version for name, version in wanted.items() if version is not None}
+    if not exact:
+        return []
+    other = " OR ".join(["name = ? AND application_version <> ?"] * len(exact))
+    rows = store.query(
+        f"SELECT workflow_uuid, name FROM workflow_status WHERE queue_name = '{QUEUE}' AND status = 'ENQUEUED'"
+        f" AND attributes IS NULL AND ({other}) LIMIT ?",
+        (*(value for pair in exact.items() for value in pair), limit),
+    )
+    return [(run_id, name) for run_id, name in rows]
+
+
+def block(store: Store, run_id: str, why: str) -> None:
+    """Note on a queued run why workers leave it alone, for who looks at it."""
+
+    def work(tx: Transaction) -> None:
+        found = tx.query(
+            "SELECT 1 FROM workflow_status WHERE workflow_uuid = ? AND status = 'ENQUEUED'" + store.lock_row,
+            (run_id,),
+        )
+        if found:
+            _note(tx, run_id, {"blocked": why})
+
+    store.transact(work)
+
+
+def set_version(store: Store, run_id: str, owner: str, version: str) -> None:
+    """The run goes on under other code."""
+    sql = "UPDATE workflow_status SET application_version = ? WHERE workflow_uuid = ? AND owner_xid = ?"
+    store.execute(sql, (version, run_id, owner))
 
 
 def _is_conflict(error: Exception) -> bool:
@@ -219,7 +263,7 @@ def _note(tx: Transaction, run_id: str, changes: dict[str, str]) -> None:
     kept = {k: v for k, v in attributes(raw).items() if k != "blocked"}
     tx.execute(
         "UPDATE workflow_status SET attributes = ? WHERE workflow_uuid = ?",
-        (dumps({**kept, **changes}), run_id),
+        (dumps({**kept, **changes}) if kept or changes else None, run_id),
     )
 
 
