@@ -169,7 +169,10 @@ class Engine:
             tell_stranded(self.store, runners)
         claimed = runs.claim(self.store, self.worker.id, wanted, room, shunned=self._shunned)
         for run_id, name, owner in claimed:
-            self._dispatch(runners[name], run_id, owner)
+            if run_id in self._shunned:  # since the claim began
+                runs.unclaim(self.store, run_id, owner)
+            else:
+                self._dispatch(runners[name], run_id, owner)
         return len(claimed)
 
     def _dispatch(self, runner: "Runner", run_id: str, owner: str) -> None:
