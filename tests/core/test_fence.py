@@ -258,12 +258,12 @@ def test_a_run_that_stops_its_workers_rests_longer_and_longer(agent: Agent, idle
         claims.append(time.monotonic())
         run = RUN.get()
         assert run is not None
+        if len(claims) == 6:
+            run.engine.shun("r")
         run.engine.store.execute(  # as a worker that dies: the run is queued again without a word
             "UPDATE workflow_status SET status = 'ENQUEUED', owner_xid = NULL, executor_id = NULL,"
             " delay_until_epoch_ms = NULL WHERE workflow_uuid = 'r'",
         )
-        if len(claims) == 6:
-            run.engine.shun("r")
 
     agent(body).start(run_id="r")
     eventually(lambda: len(claims) == 6)

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from durable_agents._core import journal, run, runner
+from durable_agents._core import entry, journal, run
 from durable_agents._core.record import CLOSE, FLUSH, WAIT
 from durable_agents._core.store import runs
 from durable_agents._core.store.postgres import PostgresStore
@@ -25,7 +25,7 @@ def install(boundaries: Boundaries) -> None:
     _around(runs, "start", functools.partial(_start, boundaries))
     _around(runs, "claim", functools.partial(_claim, boundaries))
     _around(run, "answer", functools.partial(_answer, boundaries))
-    _around(runner, "answer", functools.partial(_answer, boundaries))
+    _around(entry, "answer", functools.partial(_answer, boundaries))
 
 
 def _around(owner: Any, name: str, hook: Callable[..., Any]) -> None:

@@ -46,7 +46,7 @@ RUNNERS: dict[str, "Runner"] = {}
 """Every runner made in this process, by its full name."""
 
 
-class Entry(Protocol):
+class Caller(Protocol):
     """A caller that waits for its turn to drive a run."""
 
     @property
@@ -68,7 +68,7 @@ class Engine:
         self.settlers = DaemonPool(max_runs, "durable-agents-settle")  # these wait for writers
         self._pool = DaemonPool(max_runs, "durable-agents-run")
         self._live: dict[str, Execution] = {}
-        self._entries: set[Entry] = set()
+        self._entries: set[Caller] = set()
         self._strays: dict[tuple[str, str], int] = {}
         self._shunned: set[str] = set()
         self._next_look = 0.0
@@ -129,12 +129,12 @@ class Engine:
         """Leave this run to other processes: somebody interrupted it here."""
         self._shunned.add(run_id)
 
-    def await_turn(self, entry: Entry) -> None:
+    def await_turn(self, entry: Caller) -> None:
         """A caller waits for its turn on a thread; it is missed when its event loop ends."""
         with self._lock:
             self._entries.add(entry)
 
-    def turn_over(self, entry: Entry) -> None:
+    def turn_over(self, entry: Caller) -> None:
         """The caller waits no more."""
         with self._lock:
             self._entries.discard(entry)

@@ -1,8 +1,4 @@
-"""One claim of a run in this process: what a runner's loop works with, and how it ends.
-
-The run's own state decides what happened, not the exception that arrives: frameworks swallow our signals, and task
-groups wrap them.
-"""
+"""One claim of a run in this process: what a runner's loop works with, and how it is driven and stopped."""
 
 import asyncio
 import hashlib
@@ -10,26 +6,23 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from . import failure
-from .codec import dumps
 from .context import RUN, SCOPE, Scope
 from .errors import (
     Aborted,
     CancelRequested,
-    EncodingError,
     NotRecoverable,
     Parked,
     Released,
     RunCancelled,
-    RunWaiting,
     Stop,
 )
 from .journal import Journal
 from .log import logger
-from .pause import Pause, read_pauses
-from .record import CLOSE, WAIT, Draft, Record
+from .pause import read_pauses
+from .record import Draft, Record
+from .settle import settle, settle_error
 from .store import Statement
 from .threads import detached
 
@@ -59,7 +52,7 @@ class Execution:
         self.engine, self.runner, self.id, self.live = engine, runner, run_id, live
         self._idle = threading.Condition()
         self._in_flight = 0
-        self._settling = False
+        self.settling = False
         self._tasks: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = set()
         self._cancelled: set[asyncio.Task[Any]] = set()
         self.closing: Stop | None = None
@@ -136,7 +129,7 @@ class Execution:
     @property
     def is_busy(self) -> bool:
         """Whether a step is in flight, or the outcome is being written."""
-        return self._in_flight > 0 or self._settling
+        return self._in_flight > 0 or self.settling
 
     @property
     def is_orphaned(self) -> bool:
@@ -214,7 +207,8 @@ class Execution:
             self._cancelled.add(task)
             task.cancel()
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Wait for the steps in flight."""
         with self._idle:
             if not self._idle.wait_for(
                 lambda: self._in_flight <= 0 or self.journal.lost is not None, _DRAIN_SECONDS
@@ -255,19 +249,19 @@ class Execution:
         """Run the runner's native loop here; the native result, or the error that decided the run."""
         self.top = Scope()
         if self.closing is not None:
-            return self._settle(None)
+            return settle(self, None)
         try:
             with self.active():
                 outcome = self.runner.drive(self)
         except BaseException as error:
-            return self._settle_error(error)
-        return self._settle(outcome)
+            return settle_error(self, error)
+        return settle(self, outcome)
 
     async def adrive(self) -> Any:
         """`drive` for a native loop that is a coroutine; it runs in the caller's task."""
         self.top = Scope()
         if self.closing is not None:
-            return await self._in_settler(lambda: self._settle(None))
+            return await self._in_settler(lambda: settle(self, None))
         try:
             with self._awaited(), self.active():
                 outcome = await self.runner.adrive(self)
@@ -276,8 +270,8 @@ class Execution:
             raise
         except BaseException as error:
             caught = error
-            return await self._in_settler(lambda: self._settle_error(caught))
-        return await self._in_settler(lambda: self._settle(outcome))
+            return await self._in_settler(lambda: settle_error(self, caught))
+        return await self._in_settler(lambda: settle(self, outcome))
 
     def stream(self, events: Generator[Any, None, Any]) -> Generator[Any, None, None]:
         """Drive a native loop that yields events and returns its outcome, as fast as its consumer asks.
@@ -300,12 +294,12 @@ class Execution:
             with self.active():
                 events.close()
             with suppress(RunCancelled):
-                self._settle(None)
+                settle(self, None)
             raise
         except BaseException as error:
-            self._settle_error(error)
+            settle_error(self, error)
             return
-        self._settle(outcome)
+        settle(self, outcome)
 
     async def astream(
         self, events: AsyncGenerator[Any, None], outcome: Callable[[], Any]
@@ -332,99 +326,20 @@ class Execution:
             with self.active():
                 await events.aclose()
             with suppress(RunCancelled, Released):
-                self._settle(None)
+                settle(self, None)
             raise
         except BaseException as error:
             caught = error
-            await self._in_settler(lambda: self._settle_error(caught))
+            await self._in_settler(lambda: settle_error(self, caught))
             return
         with self.active():
             result = outcome()
-        await self._in_settler(lambda: self._settle(result))
+        await self._in_settler(lambda: settle(self, result))
 
-    async def _in_settler(self, settle: Callable[[], Any]) -> Any:
+    async def _in_settler(self, work: Callable[[], Any]) -> Any:
         """Settle in a thread. A cancelled caller detaches; what was begun is written all the same."""
-        future: Future[Any] = self.engine.settlers.submit(settle)
+        future: Future[Any] = self.engine.settlers.submit(work)
         return await detached(future)
-
-    # -- settling: what became of the run
-
-    def _settle_error(self, error: BaseException) -> Any:
-        self._settling = True
-        if self.journal.lost is not None or self.closing is not None:
-            return self._settle(None)
-        if isinstance(error, Exception):
-            self.stop(Released())
-            self._drain()
-            self._fail(error)
-        if not isinstance(error, asyncio.CancelledError):
-            self.engine.shun(self.id)  # KeyboardInterrupt, SystemExit: not here
-        self.stop(Released())
-        self._drain()
-        self.release()
-        raise error
-
-    def _settle(self, outcome: Any) -> Any:
-        self._settling = True
-        why = self.closing
-        if isinstance(why, Parked):
-            outcome = Pause(self.asked)
-        elif why is None:
-            self.stop(Released(f"run {self.id!r} is over"))  # nothing that was left running may start a step
-        self._drain()
-        if self.journal.lost is not None:
-            self.engine.forget(self)
-            raise self.journal.lost
-        if why is not None and not isinstance(why, Parked):
-            return self._settle_stop(why)
-        if isinstance(outcome, Pause):
-            self._park(outcome)
-            if isinstance(why, Parked):
-                raise RunWaiting(self.id, outcome.questions)
-            return outcome.result
-        self._close("SUCCESS", *self._encoded(outcome))
-        return outcome
-
-    def _settle_stop(self, why: Stop) -> Any:
-        if isinstance(why, CancelRequested):
-            self._close("CANCELLED", "cancelled", "{}")
-            raise RunCancelled(f"run {self.id!r} was cancelled")
-        if isinstance(why, Aborted):
-            self._fail(why.error)
-        self.release()
-        raise why
-
-    def _encoded(self, outcome: Any) -> tuple[str, str]:
-        """The status and payload of the close record of a run that succeeded."""
-        try:
-            return "", dumps(self.runner.encode_result(self, outcome))
-        except Exception as reason:
-            logger.warning("run %r: its result is not stored: %s", self.id, reason)
-            return "opaque", dumps({"reason": failure.text(reason)})
-
-    def _fail(self, error: Exception) -> NoReturn:
-        payload = dumps({**failure.encode(error), "steps": failure.paths(error, self.id)})
-        self._close("ERROR", "error", payload, f"{type(error).__name__}: {failure.text(error)}")
-        raise error
-
-    def _close(self, status: str, record_status: str, payload: str, error: str = "") -> None:
-        try:
-            self.journal.close(Draft(CLOSE, CLOSE, payload, status=record_status), status, error)
-        finally:
-            self.engine.forget(self)
-
-    def _park(self, pause: Pause) -> None:
-        try:
-            payload = dumps({"questions": pause.questions, "state": pause.state})
-        except (TypeError, ValueError) as error:
-            self._fail(EncodingError(f"the questions of run {self.id!r} cannot be recorded: {error}"))
-        try:
-            number = self.pauses[-1].number + 1 if self.pauses else 1
-            parked = self.journal.park(Draft(WAIT, f"{WAIT}:{number}", payload))
-        finally:
-            self.engine.forget(self)
-        if not parked:
-            raise RunCancelled(f"run {self.id!r} was cancelled")
 
     def release(self) -> None:
         """Hand the run back, so that any worker goes on with it."""

@@ -4,29 +4,22 @@ import asyncio
 import hashlib
 import json
 import sys
-import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from . import engine
-from .admission import NotNow
-from .answer import answer
 from .codec import JSON, Codec, dumps
 from .context import RUN, SCOPE, escape, scope
 from .engine import RUNNERS
+from .entry import Entry, Rest
 from .errors import (
     ConfigurationError,
     NotRecoverable,
     NotSupported,
     OwnershipLost,
     Released,
-    RunNotFound,
     RunReleased,
     RunWaiting,
     ThreadBusy,
@@ -37,20 +30,9 @@ from .opening import Request, open_run, version_of
 from .pause import Question, read_pauses
 from .run import Run
 from .store import Store, runs
-from .threads import detached
-
-_POLL_SECONDS = 0.02
 
 Restore = Callable[[Run], Mapping[str, Any]]
 OnCodeChange = Literal["wait", "continue"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """A run that is over or waits; `state` is its status."""
-
-    id: str
-    state: str
 
 
 class Runner:
@@ -174,9 +156,9 @@ class Runner:
             self._check_own_thread(run, request)
             with scope(self._segment(run_id)):
                 return self.nested(request)
-        entry = _Entry(self, request, run_id or new_id())
+        entry = Entry(self, request, run_id or new_id())
         while True:
-            found = self._enter(entry)
+            found = entry.enter()
             if isinstance(found, Rest):
                 return self._attached(found)
             try:
@@ -192,9 +174,9 @@ class Runner:
             self._check_own_thread(run, request)
             with scope(self._segment(run_id)):
                 return await self.anested(request)
-        entry = _Entry(self, request, run_id or new_id())
+        entry = Entry(self, request, run_id or new_id())
         while True:
-            found = await self._aenter(entry)
+            found = await entry.aenter()
             if isinstance(found, Rest):
                 return await asyncio.to_thread(self._attached, found)
             try:
@@ -208,7 +190,7 @@ class Runner:
         self, request: Request, run_id: str | None, events: Callable[[Execution], Generator[Any, None, Any]]
     ) -> Generator[Any, None, None]:
         """Start the run and drive it as fast as the consumer asks for `events`, which return its outcome."""
-        found = self._enter(_Entry(self, request, run_id or new_id()))
+        found = Entry(self, request, run_id or new_id()).enter()
         if isinstance(found, Rest):
             raise self._no_stream(found)
         try:
@@ -224,7 +206,7 @@ class Runner:
         outcome: Callable[[Execution], Any],
     ) -> AsyncGenerator[Any, None]:
         """`stream_call` for async generators; `outcome` is asked when they end."""
-        found = await self._aenter(_Entry(self, request, run_id or new_id()))
+        found = await Entry(self, request, run_id or new_id()).aenter()
         if isinstance(found, Rest):
             raise self._no_stream(found)
         stream = found.astream(events(found), lambda: outcome(found))
@@ -237,7 +219,7 @@ class Runner:
             await stream.aclose()
 
     @staticmethod
-    def _no_stream(run: "Rest") -> NotSupported:
+    def _no_stream(run: Rest) -> NotSupported:
         return NotSupported(
             f"run {run.id!r} is {run.state} already, and its events cannot be streamed again yet; "
             f"use durable_agents.runs.get({run.id!r}).result()"
@@ -299,34 +281,7 @@ class Runner:
             raise RunWaiting(row.id, pause.questions)
         return row.id, pause
 
-    def _enter(self, entry: "_Entry") -> "Execution | Rest":
-        """The caller's way into a run: an execution to drive, or a run that has come to rest."""
-        try:
-            while (found := entry.attempt()) is None:
-                time.sleep(_POLL_SECONDS)
-        except BaseException:
-            entry.give_up()
-            raise
-        return found
-
-    async def _aenter(self, entry: "_Entry") -> "Execution | Rest":
-        entry.loop = asyncio.get_running_loop()
-        while True:
-            # The attempt goes on when its caller is cancelled: then what it took must be given back.
-            attempt = engine.current().settlers.submit(entry.attempt)
-            try:
-                found = await detached(attempt)
-                if found is not None:
-                    return found
-                await asyncio.sleep(_POLL_SECONDS)
-            except GeneratorExit:  # collected, in a thread that may hold any of our locks
-                entry.engine.defer(partial(attempt.add_done_callback, entry.hand_back))
-                raise
-            except BaseException:
-                attempt.add_done_callback(entry.hand_back)
-                raise
-
-    def _attached(self, run: "Rest") -> Any:
+    def _attached(self, run: Rest) -> Any:
         """What the verb returns for a run that somebody else has driven to its end or its pause."""
         if run.state != "waiting":
             return Run(run.id).result()
@@ -335,72 +290,6 @@ class Runner:
         if pause.is_our_own:
             raise RunWaiting(run.id, pause.questions)
         return self.paused_result(run.id, records[0].value()["input"], pause)
-
-
-class _Entry:
-    """The caller's way into one run, tried until it is ours to drive or has come to rest."""
-
-    def __init__(self, runner: Runner, request: Request, run_id: str) -> None:
-        self._runner, self._request, self._id = runner, request, run_id
-        self.engine = engine.current()
-        self._opened = self._reserved = False
-        self.loop: asyncio.AbstractEventLoop | None = None
-
-    def _open(self) -> tuple[bool, str | None]:
-        """Insert the run, or give the waiting one its answer; a token when this caller drives it."""
-        request, store, worker = self._request, self.engine.store, self.engine.worker.id
-        if request.answers is None:
-            return open_run(store, self._runner.name, request, self._id, worker, code=self._runner.code)
-        return False, answer(store, self._runner.codec, self._id, request.answers, worker)
-
-    def attempt(self) -> "Execution | Rest | None":
-        """An execution to drive, a run that is over or waits, or None: not yet."""
-        running = self.engine
-        if running.is_closed:
-            raise RunReleased(
-                f"run {self._id!r} goes on elsewhere: this process called shutdown() while it waited"
-            )
-        if not self._opened:
-            new, token = self._open()
-            self._opened = True
-            if token is not None:
-                return running.take(self._runner, self._id, token, self._request.live)
-            if new:
-                self._reserved = True
-                running.await_turn(self)
-        row = runs.get(running.store, self._id)
-        if row is None:
-            raise RunNotFound(f"run {self._id!r} is gone: it was deleted while this call waited for it")
-        if row.over or row.state == "waiting":
-            running.turn_over(self)
-            return Rest(self._id, row.state)
-        if row.status == "ENQUEUED":
-            claimed = runs.claim(
-                running.store, running.worker.id, {self._runner.name: None}, 1, only=self._id
-            )
-            if claimed:
-                self._reserved = False
-                running.turn_over(self)
-                with suppress(NotNow):
-                    return running.take(self._runner, self._id, claimed[0][2], self._request.live)
-        return None
-
-    @property
-    def is_orphaned(self) -> bool:
-        return self.loop is not None and self.loop.is_closed()
-
-    def give_up(self) -> None:
-        """The caller is gone before its turn came: any worker may take the run."""
-        self.engine.turn_over(self)
-        if self._reserved and not self.engine.is_closed:
-            runs.unreserve(self.engine.store, self._id, self.engine.worker.id)
-            self.engine.wake()
-
-    def hand_back(self, attempt: "Future[Execution | Rest | None]") -> None:
-        """The caller was cancelled during an attempt: release what it took."""
-        if attempt.exception() is None and isinstance(found := attempt.result(), Execution):
-            found.release()
-        self.give_up()
 
 
 def new_id() -> str:

@@ -25,20 +25,17 @@ from .appends import append, records
 from .claims import (
     LONGEST_REST,
     NewRun,
-    block,
     claim,
     owned_by,
     release,
     release_dead,
-    set_version,
     start,
-    stranded,
-    unblock,
     unclaim,
     unreserve,
 )
 from .ends import finish, locked, new_token, park, reopen, request_cancel
 from .rows import STATES, Row, find, get, owner, thread_key, waiting_on
+from .versions import block, set_version, stranded, unblock
 
 __all__ = [
     "LONGEST_REST",

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ...codec import dumps
 from ...record import Record
 from ..base import Store, Transaction
 from .appends import insert
 from .ends import new_token, supersede
 from .rows import APPLICATION, PORTABLE, QUEUE, QUEUES, attributes, tie
+from .versions import note
 
 LONGEST_REST = 30.0
 """Seconds; see `unclaim`."""
@@ -176,40 +176,6 @@ def _of_these(wanted: Mapping[str, str | None]) -> tuple[str, list[str]]:
     return " OR ".join(parts), [*any_version, *(value for pair in exact for value in pair)]
 
 
-def stranded(store: Store, wanted: Mapping[str, str | None], limit: int) -> list[tuple[str, str]]:
-    """(run id, runner name) of queued runs that wait for another version, and of which nobody has said so yet."""
-    exact = {name: version for name, version in wanted.items() if version is not None}
-    if not exact:
-        return []
-    other = " OR ".join(["name = ? AND application_version <> ?"] * len(exact))
-    rows = store.query(
-        f"SELECT workflow_uuid, name FROM workflow_status WHERE queue_name = '{QUEUE}' AND status = 'ENQUEUED'"
-        f" AND attributes IS NULL AND ({other}) LIMIT ?",
-        (*(value for pair in exact.items() for value in pair), limit),
-    )
-    return [(run_id, name) for run_id, name in rows]
-
-
-def block(store: Store, run_id: str, why: str) -> None:
-    """Note on a queued run why workers leave it alone, for who looks at it."""
-
-    def work(tx: Transaction) -> None:
-        found = tx.query(
-            "SELECT 1 FROM workflow_status WHERE workflow_uuid = ? AND status = 'ENQUEUED'" + store.lock_row,
-            (run_id,),
-        )
-        if found:
-            _note(tx, run_id, {"blocked": why})
-
-    store.transact(work)
-
-
-def set_version(store: Store, run_id: str, owner: str, version: str) -> None:
-    """The run goes on under other code."""
-    sql = "UPDATE workflow_status SET application_version = ? WHERE workflow_uuid = ? AND owner_xid = ?"
-    store.execute(sql, (version, run_id, owner))
-
-
 def _is_conflict(error: Exception) -> bool:
     return type(error).__name__ in (
         "IntegrityError",
@@ -247,24 +213,10 @@ def unclaim(store: Store, run_id: str, owner: str, *, rest: float | None = None,
         if tx.execute(requeue + _OWNED, (run_id, owner)) != 1:
             return False
         if why:
-            _note(tx, run_id, {"blocked": why})
+            note(tx, run_id, {"blocked": why})
         return True
 
     return store.transact(work)
-
-
-def unblock(store: Store, run_id: str) -> None:
-    """Somebody drives the run after all."""
-    store.transact(lambda tx: _note(tx, run_id, {}))
-
-
-def _note(tx: Transaction, run_id: str, changes: dict[str, str]) -> None:
-    ((raw,),) = tx.query("SELECT attributes FROM workflow_status WHERE workflow_uuid = ?", (run_id,))
-    kept = {k: v for k, v in attributes(raw).items() if k != "blocked"}
-    tx.execute(
-        "UPDATE workflow_status SET attributes = ? WHERE workflow_uuid = ?",
-        (dumps({**kept, **changes}) if kept or changes else None, run_id),
-    )
 
 
 def release_dead(store: Store) -> int:
