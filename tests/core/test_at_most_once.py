@@ -236,14 +236,14 @@ def test_a_name_is_not_a_set_of_names(agent: Agent) -> None:
 def test_killed_inside_the_tool_and_answered_from_another_process(
     programs: Programs, said: str, result: str, count: int
 ) -> None:
-    assert programs.start("agents", "run", "careful", "r", die="after:charge").ends(20) == -9
+    assert programs.start("agents", "run", "careful", "r", die="after:charge").ends() == -9
     worker = programs.start("agents", "work")
     worker.until("works")
     durable_agents.launch(programs.database_url, poll=3600)
     try:
         eventually(lambda: runs.get("r").status == "waiting", 10, worker.output)
         assert programs.ledger.effects() == ["reserve", "charge"]
-        assert programs.start("agents", "answer", "r", said).ends(20) == 0
+        assert programs.start("agents", "answer", "r", said).ends() == 0
         eventually(lambda: runs.get("r").status == "succeeded", 10, worker.output)
     finally:
         durable_agents.shutdown()
@@ -251,13 +251,13 @@ def test_killed_inside_the_tool_and_answered_from_another_process(
     assert programs.ledger.effects().count("mail") == 1
     assert len(set(programs.ledger.keys("charge"))) == 1
     shown = programs.start("agents", "run", "careful", "r")
-    assert shown.ends(20) == 0
+    assert shown.ends() == 0
     assert result in shown.output
 
 
 @pytest.mark.parametrize("where", ["before:reserve", "after:reserve", "before:mail", "after:mail"])
 def test_killed_outside_of_the_tool_asks_nothing(programs: Programs, where: str) -> None:
-    assert programs.start("agents", "run", "careful", "r", die=where).ends(20) == -9
+    assert programs.start("agents", "run", "careful", "r", die=where).ends() == -9
     again = programs.start("agents", "run", "careful", "r")
-    assert again.ends(20) == 0, again.output
+    assert again.ends() == 0, again.output
     assert programs.ledger.effects().count("charge") == 1

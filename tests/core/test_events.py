@@ -213,11 +213,11 @@ def test_a_client_reads_each_event_once_through_three_kills(programs: Programs) 
             talker = programs.start("agents", "run", "talking", "r", die=death)
             client = programs.start("client", "r", str(seen[-1][0] if seen else 0))
             if death:
-                assert talker.ends(20) == -9, talker.output
+                assert talker.ends() == -9, talker.output
                 client.kill()
             else:
-                assert talker.ends(20) == 0, talker.output
-                assert client.ends(20) == 0, client.output
+                assert talker.ends() == 0, talker.output
+                assert client.ends() == 0, client.output
             lines = [line for line in client.output.splitlines() if line.endswith("]")]
             seen += [tuple(json.loads(line)) for line in lines]
     finally:
@@ -233,11 +233,11 @@ def test_one_reader_reads_through_three_kills(programs: Programs) -> None:
     durable_agents.launch(programs.database_url, poll=3600)
     try:
         for death in ("after:talk-7", "before:talk-20"):
-            assert programs.start("agents", "run", "talking", "r", die=death).ends(20) == -9
+            assert programs.start("agents", "run", "talking", "r", die=death).ends() == -9
         reader = programs.start("client", "r", "0")
-        assert programs.start("agents", "run", "talking", "r", die="after:talk-31").ends(20) == -9
+        assert programs.start("agents", "run", "talking", "r", die="after:talk-31").ends() == -9
         worker = programs.start("agents", "work")
-        assert reader.ends(20) == 0, worker.output
+        assert reader.ends() == 0, worker.output
     finally:
         durable_agents.shutdown()
     read = [json.loads(line) for line in reader.output.splitlines()]
