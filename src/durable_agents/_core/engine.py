@@ -70,6 +70,7 @@ class Engine:
         self._live: dict[str, Execution] = {}
         self._entries: set[Caller] = set()
         self._strays: dict[tuple[str, str], int] = {}
+        self._taking: set[tuple[str, str]] = set()  # claimed, and their records are being loaded
         self._shunned: set[str] = set()
         self._next_look = 0.0
         self._deferred: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
@@ -98,19 +99,22 @@ class Engine:
         Raises:
             NotNow, CodeChanged, BrokenRecord: it is not to be driven here, or not now, and was given back.
         """
+        self._taking.add((run_id, owner))
         try:
             row = runs.get(self.store, run_id)
             if row is None:
                 raise RunNotFound(f"run {run_id!r} is gone: it was deleted while it was claimed")
             execution = Execution(self, runner, run_id, owner, row.epoch, live)
             admit(execution, row)
+            with self._lock:
+                self._live[run_id] = execution
         except NotNow:
             raise
         except Exception:
             runs.unclaim(self.store, run_id, owner)
             raise
-        with self._lock:
-            self._live[run_id] = execution
+        finally:
+            self._taking.discard((run_id, owner))
         return execution
 
     def forget(self, execution: Execution) -> None:
@@ -168,8 +172,10 @@ class Engine:
             self._next_look = time.monotonic() + _LOOK_SECONDS
             tell_stranded(self.store, runners)
         claimed = runs.claim(self.store, self.worker.id, wanted, room, shunned=self._shunned)
+        self._taking.update((run_id, owner) for run_id, _, owner in claimed)  # the last one's turn comes late
         for run_id, name, owner in claimed:
             if run_id in self._shunned:  # since the claim began
+                self._taking.discard((run_id, owner))
                 runs.unclaim(self.store, run_id, owner)
             else:
                 self._dispatch(runners[name], run_id, owner)
@@ -240,6 +246,8 @@ class Engine:
         owned = runs.owned_by(self.store, self.worker.id)
         strays: dict[tuple[str, str], int] = {}
         for run_id, owner, cancelled in owned:
+            if (run_id, owner) in self._taking:
+                continue
             execution = self._live.get(run_id)
             if execution is not None and execution.owner == owner and not execution.is_orphaned:
                 if cancelled:
