@@ -7,7 +7,7 @@ from .codec import Codec, dumps
 from .effects import check_answer
 from .errors import AlreadyAnswered, NotWaiting, RunNotFound
 from .pause import Question, read_pauses
-from .record import ANSWER, WAIT, Draft
+from .record import ANSWER, WAIT, Draft, Record
 from .store import Store, Transaction, runs
 
 
@@ -30,15 +30,17 @@ def answer(
     """
 
     token = runs.new_token()
+    tried: Record | None = None
 
     def work(tx: Transaction) -> str | None:
+        nonlocal tried
         found = runs.locked(store, tx, run_id)
         if found is None:
             raise RunNotFound(f"there is no run {run_id!r}")
         row, records = found
+        if tried is not None and tried.is_among(records):
+            return token if row.owner == token else None
         pauses = read_pauses(records, codec)
-        if row.owner == token:  # committed by an earlier try whose answer was lost
-            return token
         if row.state != "waiting":
             _check_repeated(run_id, row.state, pauses, values)
             return None
@@ -49,7 +51,8 @@ def answer(
         for question, value in named.items():
             check_answer(question, value)
         draft = Draft(ANSWER, f"{WAIT}:{pause.number}/{ANSWER}", dumps(codec.encode(named)))
-        runs.reopen(store, tx, draft.after(records[-1], epoch=row.epoch, worker=worker or ""), worker, token)
+        tried = draft.after(records[-1], epoch=row.epoch, worker=worker or "")
+        runs.reopen(store, tx, tried, worker, token)
         return token if worker else None
 
     return store.transact(work)

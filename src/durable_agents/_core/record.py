@@ -184,6 +184,10 @@ class Record:
     def status(self) -> str:
         return str(self.body.get("status", ""))
 
+    def is_among(self, records: Sequence["Record"]) -> bool:
+        """Whether exactly this record stands at its place: an earlier try was committed, its acknowledgement lost."""
+        return len(records) >= self.seq and records[self.seq - 1].text == self.text
+
     def value(self) -> Any:
         """The payload as JSON data; `BrokenRecord` when it is redacted or is not what the body vouches for."""
         if self.payload is None:
