@@ -350,3 +350,52 @@ def test_start_drives_tools_without_a_sync_form_asynchronously() -> None:
 
     result = durable(create_agent(Calls(), [later])).start({"messages": [("user", "?")]}).result(10)
     assert [m.content for m in result["messages"]] == ["?", "done", "later 1", "done"]
+
+
+# -- what ends a node
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_ctrl_c_and_exit_in_a_node_reach_the_caller_and_the_run_goes_on(
+    kind: type[BaseException], is_async: bool
+) -> None:
+    calls: list[int] = []
+
+    def act() -> Log:
+        receipt = pay.invoke({"n": 1})
+        calls.append(1)
+        if len(calls) == 1:
+            raise kind
+        return {"log": [receipt]}
+
+    async def aact(state: Log) -> Log:
+        return act()
+
+    app = one(aact if is_async else lambda state: act())
+
+    def invoke() -> Any:
+        return (
+            asyncio.run(app.ainvoke({"log": []}, run_id="r"))
+            if is_async
+            else app.invoke({"log": []}, run_id="r")
+        )
+
+    with pytest.raises(kind):
+        invoke()
+    assert runs.get("r").status == "running"
+    assert invoke() == {"log": ["receipt 1"]}
+    assert EFFECTS == ["pay 1"]
+
+
+def test_an_error_in_a_node_ends_the_run_with_it() -> None:
+    def act(state: Log) -> Log:
+        pay.invoke({"n": 1})
+        raise LookupError("no such order")
+
+    app = one(act)
+    for _ in range(2):
+        with pytest.raises(LookupError, match="no such order"):
+            app.invoke({"log": []}, run_id="r")
+    assert EFFECTS == ["pay 1"]
+    assert (runs.get("r").status, str(runs.get("r").error)) == ("failed", "no such order")
