@@ -7,9 +7,9 @@ from contextvars import copy_context
 from typing import Any
 
 from crashmatrix import Answer, Scenario, Turn, World, scenario
-from durable_agents import Run, Usage
-from durable_agents._core import RUN, astep, step
-from plain import Plain
+from durable_agents import Run, Usage, runs
+from durable_agents._core import RUN, astep, emit, step
+from plain import Plain, live
 
 
 class Tools:
@@ -266,3 +266,81 @@ def async_slow_siblings(world: World) -> Scenario:
         return await asyncio.gather(*[slow(amount) for amount in range(n)])
 
     return _once(body, is_async=True)
+
+
+@scenario
+def runs_inside_a_run(world: World) -> Scenario:
+    """A runner called in a run is a part of it; one started there is a run of its own, and started once."""
+    tools = Tools(world)
+
+    def order(n: int) -> list[str]:
+        return [tools.charge(n), tools.model(f"report {n}")]
+
+    called, started = Plain(order, "called"), Plain(order, "started")
+
+    def body(n: int) -> list[Any]:
+        first = called.run(1)
+        child = started.start(2).id
+        return [first, called.run(n), child, tools.charge(4)]
+
+    return Scenario(
+        runner=Plain(body, "runs_inside_a_run"),
+        turns=[Turn("r1", lambda app, run_id: app.run(3, run_id=run_id))],
+    )
+
+
+@scenario
+def fork(world: World) -> Scenario:
+    tools = Tools(world)
+
+    def body(n: int) -> list[str]:
+        return [tools.charge(n), tools.model("plan"), tools.charge(1)]
+
+    def forked(app: Any, run_id: str) -> Any:
+        return runs.get("r1").fork("model:m", run_id=run_id).result(timeout=20)
+
+    return Scenario(
+        runner=Plain(body, "fork"),
+        turns=[Turn("r1", lambda app, run_id: app.run(3, run_id=run_id)), Turn("r2", forked)],
+    )
+
+
+@scenario
+def events(world: World) -> Scenario:
+    """What readers get is the same, wherever the run was cut off."""
+    tools = Tools(world)
+
+    def talk(n: int) -> str:
+        def call() -> str:
+            emit(f"word {n}")
+            world.effect(f"talk {n}")
+            emit(f"words {n}")
+            return f"said {n}"
+
+        return step("model", "talk", call, input=str(n))
+
+    def body(n: int) -> list[str]:
+        said = []
+        for turn in range(n):
+            emit(f"turn {turn}")
+            said.append(talk(turn))
+        emit("pay")
+        return [*said, tools.charge(n)]
+
+    return Scenario(
+        runner=Plain(body, "events"),
+        turns=[Turn("r1", lambda app, run_id: app.run(3, run_id=run_id))],
+        show=lambda app: [(event.cursor, event.data) for event in runs.get("r1").stream()],
+    )
+
+
+@scenario
+def live_arguments(world: World) -> Scenario:
+    tools = Tools(world)
+
+    def body(n: int) -> list[str]:
+        return [tools.charge(n), str(live("customer")), tools.charge(1)]
+
+    runner = Plain(body, "live_arguments", restore=lambda run: {"customer": "ann"})
+    call = Turn("r1", lambda app, run_id: app.run(3, run_id=run_id, live={"customer": "ann"}))
+    return Scenario(runner=runner, turns=[call])
