@@ -144,7 +144,7 @@ def _migrated(url: str, folder: Path) -> None:
         open_store(url).close()
 
     def attempt() -> Attempt[None]:
-        end = yield fork(migrate, folder / "migrate.log", _MIGRATE_SECONDS)
+        end = yield fork(migrate, folder / "migrate.log", _MIGRATE_SECONDS).look
         if end.code != 0:
             raise RuntimeError(f"the database could not be made:\n{end.output}")
 

@@ -40,8 +40,11 @@ class Report:
         self.late[row] += outcome.was_late
         self.cpu[row] += outcome.cpu
         if kill := outcome.kill:
-            only = f"--scenario {row[0]} --db {row[1]} --point {kill.number} --mode {kill.mode}"
-            what = f"point {kill.number} of {len(kill.reference.points)}, {kill.mode}: {kill.point}"
+            only = f"--scenario {row[0]} --db {row[1]} --point {kill.number} "
+            only += f" --how {kill.way} --mode {kill.mode}"
+            what = (
+                f"point {kill.number} of {len(kill.reference.points)}, {kill.way}, {kill.mode}: {kill.point}"
+            )
             self._problems(outcome, only, what)
         now, done, failed = time.monotonic(), self.points.total(), self.failures.total()
         if now - self._said > _EVERY_SECONDS:
