@@ -1,7 +1,8 @@
 """The places where a process can be killed or frozen, how it counts them, and how it ends there.
 
 *Hard*: at once. *Strict*: the step it happens in goes no further, and its siblings get up to half a second to record
-what they have done, so that nothing but this step may run again.
+what they have done, so that nothing but this step may run again; what was just staged is written, as when the heartbeat
+comes by, so that state stands there without the record that it belongs to.
 """
 
 import asyncio
@@ -28,12 +29,17 @@ BEFORE_CLOSE, CLOSED = "before close", "closed"
 
 # To those who come after a dead process these are no places of their own: the database is as it was at the boundary
 # before, and what the process had in mind is gone. A frozen one wakes up with it.
-ONLY_WHEN_FROZEN = (BEFORE_INSERT, BEFORE_STAGE, STAGED, BEFORE_RECORD, BEFORE_PARK, BEFORE_ANSWER)
+_ONLY_TO_FREEZE = (BEFORE_INSERT, BEFORE_STAGE, BEFORE_RECORD, BEFORE_PARK, BEFORE_ANSWER)
 # No step is cut off here, so there are no siblings to wait for: strict is the same as hard.
-OUTSIDE_OF_STEPS = (
-    BEFORE_INSERT, INSERTED, CLAIMED, BEFORE_STAGE, STAGED, BEFORE_PARK, PARKED, BEFORE_ANSWER, ANSWERED, BEFORE_CLOSE,
-    CLOSED,
-)  # fmt: skip
+_OUTSIDE_OF_STEPS = (INSERTED, CLAIMED, PARKED, ANSWERED, BEFORE_CLOSE, CLOSED)
+
+
+def is_place_to_die(kind: str, is_strict: bool) -> bool:
+    """Whether a kill there shows what no other one does."""
+    if kind == STAGED:
+        return is_strict
+    return kind not in _ONLY_TO_FREEZE and not (is_strict and kind in _OUTSIDE_OF_STEPS)
+
 
 _PATIENCE_SECONDS = 0.5
 _PAUSE_SECONDS = 0.002
@@ -133,8 +139,8 @@ class Boundaries:
         """The turns are over; a thread that nobody waits for may come to the end a little later."""
         self._over.wait(_PATIENCE_SECONDS)
 
-    def cross(self, kind: str, place: Place, what: str = "") -> None:
-        """Pass a boundary; the process may end here, or freeze."""
+    def cross(self, kind: str, place: Place, what: str = "", tidy: Callable[[], None] = lambda: None) -> None:
+        """Pass a boundary; the process may end here, or freeze. A strict end is preceded by `tidy`."""
         where = stable(" ".join(part for part in (what, place.run, place.path) if part))
         with self._lock:
             self._counts[where, kind] += 1
@@ -144,6 +150,8 @@ class Boundaries:
                 return
             must_wait = self._strict and place.path and self._others(place)
             if not must_wait:
+                if self._strict:
+                    tidy()
                 self._die(place, strict=self._strict and bool(place.path))
                 return
             self._doomed = place

@@ -80,7 +80,7 @@ def _stage(boundaries: Boundaries, original: Any, self: journal.Journal, stateme
         boundaries.cross(BEFORE_STAGE, outside)
     original(self, statements)
     if statements:
-        boundaries.cross(STAGED, outside)
+        boundaries.cross(STAGED, outside, tidy=self.flush)
 
 
 _ENDS = {CLOSE: (BEFORE_CLOSE, CLOSED), WAIT: (BEFORE_PARK, PARKED)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from . import attempts, forks
 from .api import REGISTRY
 from .attempts import Kill, Outcome, Room, Subject
-from .boundaries import ONLY_WHEN_FROZEN, OUTSIDE_OF_STEPS
+from .boundaries import is_place_to_die
 from .databases import Database
 from .plan import sample
 from .report import Report
@@ -123,14 +123,9 @@ def _plan(choice: Choice, outcomes: Sequence[Outcome]) -> list[Kill]:
         for mode in choice.modes
         for number, point in enumerate(reference.points, 1)
         if choice.point in (None, number)
-        and (way == "freeze" or _is_place_to_die(point.kind, mode == "strict" and "hard" in choice.modes))
+        and (way == "freeze" or is_place_to_die(point.kind, mode == "strict"))
     ]
     return kills if choice.fixed is None else sample(kills, choice.fixed)
-
-
-def _is_place_to_die(kind: str, again: bool) -> bool:
-    """Whether a kill there, after one in the hard mode if `again`, shows anything new."""
-    return kind not in ONLY_WHEN_FROZEN and not (again and kind in OUTSIDE_OF_STEPS)
 
 
 def _cpu(databases: Sequence[Database]) -> float:
