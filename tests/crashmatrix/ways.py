@@ -124,7 +124,8 @@ class _Trial:
         self.problems += check.begun(traces)
         if first.code != 0:
             self.problems.append(ended("the thawed process", first))
-        elif (self.folder / "moved").exists():
+            return
+        if (self.folder / "moved").exists():
             seen, thawed = read(self.folder / "recovered"), read(self.folder / "thawed")
             self.problems += check.thawed(self._kill.reference, self._kill.point, thawed)
             self.problems += check.overwritten(seen, traces)

@@ -52,7 +52,7 @@ class World:
 
     def __init__(self, folder: Path, boundaries: Boundaries | None = None, recovers: bool = False) -> None:
         self._ledger = folder / "ledger"
-        self._boundaries, self._recovers = boundaries, recovers
+        self._boundaries, self.recovers = boundaries, recovers
 
     def effect(self, name: str) -> None:
         """Do something that cannot be undone: one line in the ledger, on disk, between two boundaries.
@@ -75,7 +75,7 @@ class World:
             rank: which of the calls it is, from 0.
             of: how many there are.
         """
-        return _LATENCY_SECONDS * (of - 1 - rank if self._recovers else rank)
+        return _LATENCY_SECONDS * (of - 1 - rank if self.recovers else rank)
 
     def is_first(self, name: str) -> bool:
         """Whether the effect, which the caller has just had, was never had by another step: for what fails at first.
