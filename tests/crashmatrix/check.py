@@ -71,7 +71,9 @@ def thawed(reference: Reference, point: Point, thawed: dict[str, Any]) -> list[s
             for n, other in reference.seen["turns"].items()
             if int(n) >= int(number) and other["run"]["id"] == turn["run"]["id"] and "returned" in other
         ]
-        late = tuple(f"raises {error}:" for error in _too_late(reference, turn["run"]["id"], point))
+        late = tuple(
+            f"raises {error}:" for error in _too_late(reference, int(number), turn["run"]["id"], point)
+        )
         returned = turn.get("returned", "")
         is_said = "returned" in turn and reference.seen["attaches"][int(number)]
         if is_said and returned not in later and not returned.startswith(late):
@@ -80,10 +82,12 @@ def thawed(reference: Reference, point: Point, thawed: dict[str, Any]) -> list[s
     return found
 
 
-def _too_late(reference: Reference, run: str, point: Point) -> list[str]:
+def _too_late(reference: Reference, number: int, run: str, point: Point) -> list[str]:
     """The errors that rightly tell a verb that it comes too late."""
     cancelled = ["RunCancelled"] if reference.seen["runs"][run]["status"] == "cancelled" else []
-    return [*cancelled, *(["AlreadyAnswered", "NotWaiting"] if point.kind == BEFORE_ANSWER else [])]
+    # To whichever question is open: by now that may be another one, or none.
+    is_unnamed = point.kind == BEFORE_ANSWER and not reference.seen["names_question"][number]
+    return [*cancelled, *(["AlreadyAnswered", "NotWaiting"] if is_unnamed else [])]
 
 
 def overwritten(seen: dict[str, Any], traces: Traces) -> list[str]:

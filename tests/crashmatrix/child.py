@@ -52,7 +52,12 @@ def live(scene: Scene) -> None:
     play = _first(scene, boundaries)
     turns = play.turns(0)
     points = [asdict(point) for point in boundaries.passed]
-    known = {"points": points, "may_fail": play.may_fail, "attaches": play.attaches}
+    known = {
+        "points": points,
+        "may_fail": play.may_fail,
+        "attaches": play.attaches,
+        "names_question": play.names_question,
+    }
     lived = {"turns": turns, **known, **play.left()}
     _save(scene, "lived", {**lived, "imported": sorted(set(sys.modules) - imported)})
 

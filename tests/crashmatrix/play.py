@@ -25,6 +25,7 @@ class Play:
         self._app = scenario.native if native else scenario.runner
         self.may_fail = scenario.may_fail
         self.attaches = [getattr(turn, "attaches", True) for turn in scenario.turns]
+        self.names_question = [not isinstance(turn, Answer) for turn in scenario.turns]
 
     def turns(self, first: int, is_enough: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Take the turns from this one on, until it is enough; number → what came of it."""
