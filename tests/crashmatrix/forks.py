@@ -1,5 +1,6 @@
 """Child processes: forked from a warm process that has imported everything and started nothing, several at a time."""
 
+import ctypes
 import faulthandler
 import gc
 import os
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 _LOOK_SECONDS = 0.002
 _STACK_SECONDS = 3.0
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ def _child(work: Callable[[], None], output: Path, timeout: float) -> None:
         file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         for stream in (1, 2):
             os.dup2(file, stream)
+        _die_with_the_parent()
         # The exit makes sure that the child also ends when its parent is gone.
         faulthandler.dump_traceback_later(timeout, exit=True, file=file)
         random.seed()  # two processes of a real application do not draw the same numbers
@@ -124,6 +127,12 @@ def _child(work: Callable[[], None], output: Path, timeout: float) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _die_with_the_parent() -> None:
+    """A frozen child cannot see that its harness was killed. Where the kernel does not either, it is left behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def run_all(attempts: Iterable[Callable[[int], Attempt[T]]], jobs: int, done: Callable[[T], None]) -> None:
