@@ -125,7 +125,7 @@ def _effects(reference: Reference, at_kill: dict[str, Any], traces: Traces) -> l
                 f"effect {name!r} happened {got[name]} times, uncrashed {want[name]}: {may_repeat[name]} might have "
                 f"repeated, the steps of the others were recorded at the kill or were not being killed"
             )
-    keys, usual_keys = _keys(effects), _keys(reference.effects)
+    keys, usual_keys = _keys(traces.effects), _keys(reference.effects)
     found += [
         f"effect {name!r} had {keys[name]} idempotency keys, uncrashed {usual_keys[name]}"
         for name in sorted(want & got)
