@@ -113,7 +113,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def crash(session: nox.Session) -> None:
-    """The whole crash matrix: every boundary of every scenario."""
+    """The whole crash matrix: every boundary of every scenario; a kill and a restart, a takeover, a freeze."""
     install_framework(session, "langgraph", "test")
     session.run("python", "-m", "crashmatrix", "--all", *session.posargs, env={"PYTHONPATH": "tests"})
 

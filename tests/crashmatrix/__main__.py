@@ -17,6 +17,7 @@ from .api import REGISTRY
 from .attempts import Room
 from .families import FAMILIES, Family
 from .report import Report
+from .ways import WAYS
 
 
 def main() -> int:
@@ -44,6 +45,7 @@ def _run(
     for number, family in enumerate(families):
         choice = matrix.Choice(
             scenarios=arguments.scenario,
+            ways=arguments.how or tuple(WAYS),
             modes=arguments.mode or matrix.MODES,
             point=arguments.point,
             fixed=None if arguments.fixed is None else _share(arguments.fixed, len(families), number),
@@ -56,7 +58,7 @@ def _run(
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="crashmatrix", description="Kill agents at every boundary of their runs."
+        prog="crashmatrix", description="Kill or freeze agents at every boundary of their runs."
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--all", action="store_true", help="every point of every scenario")
@@ -78,6 +80,7 @@ def _arguments() -> argparse.Namespace:
         "--module", action="append", type=Path, metavar="FILE", help="scenarios of this file instead"
     )
     parser.add_argument("--db", action="append", choices=databases.NAMES, help="default: both")
+    parser.add_argument("--how", action="append", choices=WAYS, help="default: all three")
     parser.add_argument("--mode", action="append", choices=matrix.MODES, help="default: both")
     parser.add_argument("--point", type=int, metavar="K", help="only the point of this number")
     parser.add_argument("--jobs", type=int, default=4, metavar="N", help="points at a time (default 4)")

@@ -1,4 +1,4 @@
-"""One attempt at something: the uncrashed run, the native run, a kill with its recovery."""
+"""One attempt at something: what all attempts share, the uncrashed run and the native run. `ways` has the others."""
 
 import json
 import shutil
@@ -9,8 +9,9 @@ from typing import Any
 
 from . import check, child
 from .api import Build
-from .boundaries import Death, Point
+from .boundaries import Point
 from .check import Reference
+from .child import Scene
 from .databases import Database
 from .forks import Attempt, End, fork
 from .world import World
@@ -27,16 +28,26 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A point of a scenario where a process is to be killed; `number` is its number among them, from 1."""
+    """A point of a scenario where a process is to be killed or frozen.
+
+    Args:
+        number: the point's number among those of the scenario, from 1.
+        way, mode: see `ways`.
+    """
 
     subject: Subject
     reference: Reference
     number: int
+    way: str
     mode: str
 
     @property
     def point(self) -> Point:
         return self.reference.points[self.number - 1]
+
+    @property
+    def is_strict(self) -> bool:
+        return self.mode == "strict"
 
 
 @dataclass(slots=True)
@@ -71,99 +82,62 @@ class Room:
 
 def uncrashed(room: Room, subject: Subject, place: int) -> Attempt[Outcome]:
     """Run the scenario without a kill: durably, and natively where it brings its native agent."""
-    folder = _folder(room, subject, "uncrashed")
-    outcome = Outcome(subject)
-    url = subject.database.prepare(folder, place)
-    end = yield fork(
-        lambda: child.live(subject.build, folder, subject.database, url, None, False),
-        folder / "output",
-        room.timeout,
-    )
+    scene, outcome = scene_of(room, subject, "uncrashed", place), Outcome(subject)
+    end = yield fork(lambda: child.live(scene), scene.folder / "output", room.timeout).look
     outcome.cpu = end.cpu
     if end.code != 0:
-        outcome.problems.append(_ended("the uncrashed run", end))
+        outcome.problems.append(ended("the uncrashed run", end))
     else:
-        seen = _read(folder / "lived")
+        seen = read(scene.folder / "lived")
         points = sorted(Point(**point) for point in seen["points"])
-        outcome.reference = Reference(seen, World(folder).effects(), points)
+        outcome.reference = Reference(seen, World(scene.folder).effects(), points)
         if not seen["may_fail"]:
             failed = [run["outcome"] for run in seen["runs"].values() if run["status"] == "failed"]
             outcome.problems += [f"the uncrashed run fails: {error}" for error in failed]
         if not points:
             outcome.problems.append("the scenario has no boundaries: nothing durable happens in it")
-    _leave(room, folder, outcome)
+    leave(room, scene, outcome)
     return outcome
 
 
-def natively(room: Room, subject: Subject, reference: Reference) -> Attempt[Outcome]:
+def natively(room: Room, subject: Subject, reference: Reference, place: int) -> Attempt[Outcome]:
     """Run the scenario's native agent, and compare the uncrashed durable run with it."""
-    folder = _folder(room, subject, "native")
-    outcome = Outcome(subject)
-    end = yield fork(lambda: child.native(subject.build, folder), folder / "output", room.timeout)
+    scene, outcome = scene_of(room, subject, "native", place), Outcome(subject)
+    end = yield fork(lambda: child.native(scene), scene.folder / "output", room.timeout).look
     if end.code != 0:
-        outcome.problems.append(_ended("the native run", end))
-    elif (seen := _read(folder / "native"))["turns"]:
-        outcome.problems += check.against_native(reference, seen, World(folder).effects())
-    _leave(room, folder, outcome)
+        outcome.problems.append(ended("the native run", end))
+    elif (seen := read(scene.folder / "native"))["turns"]:
+        outcome.problems += check.against_native(reference, seen, World(scene.folder).effects())
+    leave(room, scene, outcome)
     return outcome
 
 
-def killed(room: Room, kill: Kill, place: int) -> Attempt[Outcome]:
-    """Kill a process at the point, recover in another, and compare."""
-    subject = kill.subject
-    folder = _folder(room, subject, f"{kill.mode}-{kill.number}")
-    outcome = Outcome(subject, kill=kill)
-    url = subject.database.prepare(folder, place)
-    strict = kill.mode == "strict"
-    first = yield fork(
-        lambda: child.live(subject.build, folder, subject.database, url, kill.point, strict),
-        folder / "output",
-        room.timeout,
-    )
-    outcome.cpu = first.cpu
-    if not first.was_killed:
-        outcome.problems.append(_ended("the process was to be killed and", first))
-        _leave(room, folder, outcome)
-        return outcome
-    death, before = Death.load(folder / "death"), World(folder).effects()
-    outcome.was_late = strict and bool(death.place.path) and not death.strict
-    second = yield fork(
-        lambda: child.recover(subject.build, folder, subject.database, url), folder / "recovery", room.timeout
-    )
-    outcome.cpu += second.cpu
-    if second.code != 0:
-        outcome.problems.append(_ended("the process that was to recover the run", second))
-    else:
-        seen = _read(folder / "recovered")
-        outcome.problems += check.after_kill(kill.reference, seen, before, World(folder).effects(), death)
-        if outcome.problems and second.output:
-            outcome.problems.append(f"the recovering process printed:\n{_indented(second.output)}")
-    _leave(room, folder, outcome)
-    return outcome
-
-
-def _folder(room: Room, subject: Subject, name: str) -> Path:
+def scene_of(room: Room, subject: Subject, name: str, place: int) -> Scene:
+    """Make ready for an attempt of this name."""
     folder = room.folder / f"{subject.name}-{subject.database.name}-{name}"
     folder.mkdir()
-    return folder
+    return Scene(subject.build, folder, subject.database, subject.database.prepare(folder, place))
 
 
-def _leave(room: Room, folder: Path, outcome: Outcome) -> None:
+def leave(room: Room, scene: Scene, outcome: Outcome) -> None:
+    """Clean up after an attempt."""
     if outcome.problems and room.keep:
-        outcome.problems.append(f"its files are in {folder}")
+        outcome.problems.append(f"its files are in {scene.folder}")
     else:
-        shutil.rmtree(folder)
+        shutil.rmtree(scene.folder)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
+def read(file: Path) -> Any:
+    """What a child has left."""
+    return json.loads(file.read_text())
 
 
-def _ended(who: str, end: End) -> str:
+def ended(who: str, end: End) -> str:
+    """Of a child that should not have ended like that."""
     how = "hung and was ended" if end.code is None else f"ended with {end.code}"
-    return f"{who} {how}; it printed:\n{_indented(end.output)}"
+    return f"{who} {how}; it printed:\n{indented(end.output)}"
 
 
-def _indented(text: str) -> str:
+def indented(text: str) -> str:
+    """The end of a long text."""
     return "\n".join(f"        {line}" for line in text.splitlines()[-60:])

@@ -1,4 +1,4 @@
-"""What must be the same in a run that was killed and recovered, and in one that was not."""
+"""What must be the same in a run that was cut off and recovered, and in one that was not."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,8 @@ from typing import Any
 
 from durable_agents._core.record import CLOSE, WAIT
 
-from .boundaries import Death, Point, stable
+from .boundaries import BEFORE_ANSWER, Death, Point, stable
+from .traces import Traces
 from .world import Effect
 
 
@@ -34,37 +35,89 @@ def against_native(reference: Reference, native: dict[str, Any], effects: Sequen
     return found
 
 
-def after_kill(
-    reference: Reference,
-    seen: dict[str, Any],
-    before: Sequence[Effect],
-    after: Sequence[Effect],
-    death: Death,
-) -> list[str]:
-    """What is wrong with a run that was killed.
-
-    Args:
-        seen: what the process saw that recovered it.
-        before, after: the effects up to the kill, and all of them.
-        death: how the first process died.
-    """
+def after_end(reference: Reference, seen: dict[str, Any], traces: Traces) -> list[str]:
+    """What is wrong with runs whose process came to an end, given what the process saw that went on with them."""
     return [
-        *_effects(reference, seen["at_kill"], before, after, death),
+        *_effects(reference, seen["at_kill"], traces),
         *_turns(reference.seen["turns"], seen["turns"]),
         *_runs(reference.seen["runs"], seen["runs"]),
         *_differ("the state differs", reference.seen["state"], seen["state"]),
     ]
 
 
-def _effects(
-    reference: Reference,
-    at_kill: dict[str, Any],
-    before: Sequence[Effect],
-    after: Sequence[Effect],
-    death: Death,
-) -> list[str]:
-    want, got = _count(reference.effects), _count(after)
-    may_repeat = Counter(effect.name for effect in before if _may_repeat(effect, at_kill, death))
+def untouched(traces: Traces) -> list[str]:
+    """A worker that lives keeps its runs."""
+    return [f"run {run!r} was taken over while its worker lived" for run in traces.taken_alive]
+
+
+def begun(traces: Traces) -> list[str]:
+    """What a thawed process began in runs that are not its own. It cannot help but end the steps it was frozen in."""
+    return [
+        f"effect {effect.name!r} of a step that the thawed process began: {effect.path or 'outside of a step'}"
+        for effect in traces.strays
+        if not 0 < effect.began < traces.thawed_at
+    ]
+
+
+def thawed(reference: Reference, point: Point, thawed: dict[str, Any]) -> list[str]:
+    """What is wrong with what a thawed process was returned.
+
+    It is its turn's result, or a later one of its run that has come about meanwhile. A stream cannot begin again.
+    """
+    found = []
+    for number, turn in thawed["turns"].items():
+        later = [
+            other["returned"]
+            for n, other in reference.seen["turns"].items()
+            if int(n) >= int(number) and other["run"]["id"] == turn["run"]["id"] and "returned" in other
+        ]
+        late = tuple(
+            f"raises {error}:" for error in _too_late(reference, int(number), turn["run"]["id"], point)
+        )
+        returned = turn.get("returned", "")
+        is_said = "returned" in turn and reference.seen["attaches"][int(number)]
+        if is_said and returned not in later and not returned.startswith(late):
+            what = f"turn {number}: the thawed process was returned something else"
+            found += _differ(what, later, returned)
+    return found
+
+
+def _too_late(reference: Reference, number: int, run: str, point: Point) -> list[str]:
+    """The errors that rightly tell a verb that it comes too late."""
+    cancelled = ["RunCancelled"] if reference.seen["runs"][run]["status"] == "cancelled" else []
+    # To whichever question is open: by now that may be another one, or none.
+    is_unnamed = point.kind == BEFORE_ANSWER and not reference.seen["names_question"][number]
+    return [*cancelled, *(["AlreadyAnswered", "NotWaiting"] if is_unnamed else [])]
+
+
+def overwritten(seen: dict[str, Any], traces: Traces) -> list[str]:
+    """Records that the thawed process wrote into a run that another one had claimed."""
+    return [
+        f"run {run['id']!r}: the thawed process wrote the record {record['path']!r}"
+        for run in seen["runs"].values()
+        for record in run["records"]
+        if record["worker"] not in ("", seen["worker"])
+        and traces.owner(run["id"], record["at"]) not in (None, traces.first)
+    ]
+
+
+def agree(seen: dict[str, Any], thawed: dict[str, Any]) -> list[str]:
+    """What the thawed process reads otherwise than the one that went on."""
+    found = _differ("the thawed process sees another state", seen["state"], thawed["state"])
+    for run in seen["runs"]:
+        found += _differ(
+            f"the thawed process sees another run {run!r}", seen["runs"][run], thawed["runs"].get(run)
+        )
+    return found
+
+
+def _effects(reference: Reference, at_kill: dict[str, Any], traces: Traces) -> list[str]:
+    strays = traces.strays
+    effects = [effect for effect in traces.effects if effect not in strays]
+    want, got = _count(reference.effects), _count(effects)
+    may_repeat = Counter(
+        effect.name for effect in traces.before if _may_repeat(effect, at_kill, traces.death)
+    )
     found = [f"effect {name!r} is missing" for name in want - got]
     for name, times in (got - want).items():
         if times > may_repeat[name]:
@@ -72,7 +125,7 @@ def _effects(
                 f"effect {name!r} happened {got[name]} times, uncrashed {want[name]}: {may_repeat[name]} might have "
                 f"repeated, the steps of the others were recorded at the kill or were not being killed"
             )
-    keys, usual_keys = _keys(after), _keys(reference.effects)
+    keys, usual_keys = _keys(traces.effects), _keys(reference.effects)
     found += [
         f"effect {name!r} had {keys[name]} idempotency keys, uncrashed {usual_keys[name]}"
         for name in sorted(want & got)
@@ -81,14 +134,14 @@ def _effects(
     return found
 
 
-def _may_repeat(effect: Effect, at_kill: dict[str, Any], death: Death) -> bool:
+def _may_repeat(effect: Effect, at_kill: dict[str, Any], death: Death | None) -> bool:
     """Whether the step of this effect was cut off: nobody could know that the effect had happened."""
     records = at_kill.get(effect.run, [])
     if not effect.path or any(record["kind"] == CLOSE or record["path"] == effect.path for record in records):
         return False
     if sum(record["kind"] == WAIT for record in records) != effect.pauses:
         return False  # a pause was recorded since: its segment is over
-    return effect.place.encloses(death.place) if death.strict else True
+    return not (death and death.strict) or effect.place.encloses(death.place)
 
 
 def _count(effects: Sequence[Effect]) -> Counter[str]:

@@ -35,10 +35,6 @@ class Database(Protocol):
         """In the child, before anything: make the database empty."""
         ...
 
-    def settle(self, url: str) -> None:
-        """In the child: wait until nothing of an earlier process is left at work in the database."""
-        ...
-
     def cpu(self) -> float:
         """Seconds of CPU the server has used so far."""
         ...
@@ -54,9 +50,6 @@ class Sqlite:
 
     def clear(self, url: str) -> None:
         """It is a new file."""
-
-    def settle(self, url: str) -> None:
-        """A dead process has left its locks."""
 
     def cpu(self) -> float:
         return 0.0
@@ -74,7 +67,7 @@ class Postgres:
     def clear(self, url: str) -> None:
         import psycopg
 
-        self.settle(url)
+        _await_quiet(url)
         with psycopg.connect(url, autocommit=True) as connection:
             tables = connection.execute(
                 "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
@@ -90,20 +83,6 @@ class Postgres:
                 )
             )
 
-    def settle(self, url: str) -> None:
-        """A server finishes the statement of a client that is gone: what it commits still counts as before the kill."""
-        import psycopg
-
-        deadline = time.monotonic() + _QUIET_SECONDS
-        with psycopg.connect(url, autocommit=True) as connection:
-            while connection.execute(
-                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                " AND backend_type = 'client backend' LIMIT 1"
-            ).fetchall():
-                if time.monotonic() > deadline:
-                    raise TimeoutError("sessions of a process that is gone are still at work")
-                time.sleep(_SETTLE_SECONDS)
-
     def cpu(self) -> float:
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
@@ -111,6 +90,21 @@ class Postgres:
             return 0.0
         ticks = sum(map(int, fields[11:15]))  # its own, and those of the sessions that have ended
         return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _await_quiet(url: str) -> None:
+    """A server finishes the statement of a client that is gone."""
+    import psycopg
+
+    deadline = time.monotonic() + _QUIET_SECONDS
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND backend_type = 'client backend' LIMIT 1"
+        ).fetchall():
+            if time.monotonic() > deadline:
+                raise TimeoutError("sessions of a process that is gone are still at work")
+            time.sleep(_SETTLE_SECONDS)
 
 
 @contextmanager
@@ -144,7 +138,7 @@ def _migrated(url: str, folder: Path) -> None:
         open_store(url).close()
 
     def attempt() -> Attempt[None]:
-        end = yield fork(migrate, folder / "migrate.log", _MIGRATE_SECONDS)
+        end = yield fork(migrate, folder / "migrate.log", _MIGRATE_SECONDS).look
         if end.code != 0:
             raise RuntimeError(f"the database could not be made:\n{end.output}")
 

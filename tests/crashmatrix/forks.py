@@ -1,9 +1,11 @@
 """Child processes: forked from a warm process that has imported everything and started nothing, several at a time."""
 
+import ctypes
 import faulthandler
 import gc
 import os
 import random
+import resource
 import signal
 import sys
 import threading
@@ -12,25 +14,17 @@ import traceback
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.002
 _STACK_SECONDS = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A process that runs. It prints, and dumps its stacks when it hangs, into `output`."""
-
-    pid: int
-    output: Path
-    deadline: float
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How it ended: exit code, or minus the signal; None when it hung and was ended for it. `cpu` in seconds."""
+    """How a child ended: exit code, or minus the signal; None when it hung and was ended for it. `cpu` in seconds."""
 
     code: int | None
     cpu: float
@@ -41,8 +35,54 @@ class End:
         return self.code == -signal.SIGKILL
 
 
-Attempt = Generator[Child, End, T]
-"""Work that yields the children it waits for, one after the other."""
+@dataclass(slots=True, eq=False)
+class Child:
+    """A process that runs. It prints, and dumps its stacks when it hangs, into `output`."""
+
+    pid: int
+    output: Path
+    deadline: float
+    is_frozen: bool = False
+    _end: End | None = None
+
+    def look(self) -> End | None:
+        """How it ended; None while it runs or is frozen."""
+        if self._end is None:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED)
+            if pid and os.WIFSTOPPED(status):
+                self.is_frozen = True
+            elif pid:
+                self._ended(status, usage)
+            elif time.monotonic() > self.deadline:
+                self.end(hung=True)
+        return self._end
+
+    def thaw(self) -> None:
+        self.is_frozen = False
+        os.kill(self.pid, signal.SIGCONT)
+
+    def end(self, hung: bool = False) -> None:
+        """End it if it has not ended yet."""
+        if self._end is None:
+            os.kill(self.pid, signal.SIGKILL)
+            _, status, usage = os.wait4(self.pid, 0)
+            self._ended(status, usage, hung)
+
+    def _ended(self, status: int, usage: resource.struct_rusage, hung: bool = False) -> None:
+        output = self.output.read_text(errors="replace") if self.output.exists() else ""
+        # faulthandler has no exit code of its own: it prints this and exits with 1.
+        hung = hung or output.lstrip().startswith("Timeout (") or "\nTimeout (" in output
+        code = None if hung else os.waitstatus_to_exitcode(status)
+        self._end = End(code, usage.ru_utime + usage.ru_stime, output)
+        _RUNNING.discard(self)
+
+
+_RUNNING: set[Child] = set()
+
+Look = Callable[[], Any]
+"""Returns what was waited for, or None: not yet."""
+Attempt = Generator[Look, Any, T]
+"""Work that yields what it waits for, one after the other, and is sent what came."""
 
 
 def warm() -> None:
@@ -64,7 +104,9 @@ def fork(work: Callable[[], None], output: Path, timeout: float) -> Child:
     pid = os.fork()
     if pid == 0:
         _child(work, output, timeout)
-    return Child(pid, output, time.monotonic() + timeout + _STACK_SECONDS)
+    child = Child(pid, output, time.monotonic() + timeout + _STACK_SECONDS)
+    _RUNNING.add(child)
+    return child
 
 
 def _child(work: Callable[[], None], output: Path, timeout: float) -> None:
@@ -73,6 +115,7 @@ def _child(work: Callable[[], None], output: Path, timeout: float) -> None:
         file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         for stream in (1, 2):
             os.dup2(file, stream)
+        _die_with_the_parent()
         # The exit makes sure that the child also ends when its parent is gone.
         faulthandler.dump_traceback_later(timeout, exit=True, file=file)
         random.seed()  # two processes of a real application do not draw the same numbers
@@ -86,6 +129,12 @@ def _child(work: Callable[[], None], output: Path, timeout: float) -> None:
         os._exit(code)
 
 
+def _die_with_the_parent() -> None:
+    """A frozen child cannot see that its harness was killed. Where the kernel does not either, it is left behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def run_all(attempts: Iterable[Callable[[int], Attempt[T]]], jobs: int, done: Callable[[T], None]) -> None:
     """Run attempts, `jobs` at a time.
 
@@ -94,9 +143,17 @@ def run_all(attempts: Iterable[Callable[[int], Attempt[T]]], jobs: int, done: Ca
         done: called with what each returns.
     """
     queue = iter(attempts)
-    places: dict[int, tuple[Attempt[T], Child]] = {}
+    places: dict[int, tuple[Attempt[T], Look]] = {}
     free = list(range(jobs))
     more = True
+
+    def advance(place: int, attempt: Attempt[T], came: Any) -> None:
+        try:
+            places[place] = attempt, attempt.send(came)
+        except StopIteration as returned:
+            free.append(place)
+            done(returned.value)
+
     try:
         while more or places:
             while more and free:
@@ -104,51 +161,17 @@ def run_all(attempts: Iterable[Callable[[int], Attempt[T]]], jobs: int, done: Ca
                 if begun is None:
                     more = False
                     break
-                _advance(begun(free[-1]), None, places, free, free.pop(), done)
-            ended = [
-                (place, end) for place, (_, child) in places.items() if (end := _look(child)) is not None
-            ]
-            for place, end in ended:
+                place = free.pop()
+                advance(place, begun(place), None)
+            came = [(place, found) for place, (_, look) in places.items() if (found := look()) is not None]
+            for place, found in came:
                 attempt, _ = places.pop(place)
-                _advance(attempt, end, places, free, place, done)
-            if not ended:
+                advance(place, attempt, found)
+            if not came:
                 time.sleep(_LOOK_SECONDS)
     finally:
-        for _, child in places.values():
-            os.kill(child.pid, signal.SIGKILL)
-            os.waitpid(child.pid, 0)
-
-
-def _advance(
-    attempt: Attempt[T],
-    end: End | None,
-    places: dict[int, tuple[Attempt[T], Child]],
-    free: list[int],
-    place: int,
-    done: Callable[[T], None],
-) -> None:
-    try:
-        child = next(attempt) if end is None else attempt.send(end)
-    except StopIteration as returned:
-        free.append(place)
-        done(returned.value)
-    else:
-        places[place] = attempt, child
-
-
-def _look(child: Child) -> End | None:
-    pid, status, usage = os.wait4(child.pid, os.WNOHANG)
-    hung = False
-    if pid == 0:
-        if time.monotonic() < child.deadline:
-            return None
-        hung = True
-        os.kill(child.pid, signal.SIGKILL)
-        pid, status, usage = os.wait4(child.pid, 0)
-    output = child.output.read_text(errors="replace") if child.output.exists() else ""
-    # faulthandler has no exit code of its own: it prints this and exits with 1.
-    hung = hung or output.lstrip().startswith("Timeout (") or "\nTimeout (" in output
-    return End(None if hung else os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, output)
+        for child in list(_RUNNING):
+            child.end()
 
 
 def run_one(attempt: Attempt[T]) -> T:

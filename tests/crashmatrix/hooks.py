@@ -1,26 +1,52 @@
-"""The boundaries of the core, put around its private functions in a child process only."""
+"""The boundaries of the core, put around its private functions in a child process only, and what else it watches."""
 
+import asyncio
 import functools
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from durable_agents._core import entry, journal, run
+from durable_agents._core import context, entry, journal, run
+from durable_agents._core.execution import Execution
 from durable_agents._core.record import CLOSE, FLUSH, WAIT
 from durable_agents._core.store import runs
 from durable_agents._core.store.postgres import PostgresStore
 from durable_agents._core.store.sqlite import SqliteStore
 
-from .boundaries import ANSWERED, BEFORE_CLOSE, CLAIMED, CLOSED, INSERTED, PARKED, RECORDED, Boundaries, Place
+from .boundaries import (
+    ANSWERED,
+    BEFORE_ANSWER,
+    BEFORE_CLOSE,
+    BEFORE_INSERT,
+    BEFORE_PARK,
+    BEFORE_RECORD,
+    BEFORE_STAGE,
+    CLAIMED,
+    CLOSED,
+    INSERTED,
+    PARKED,
+    RECORDED,
+    STAGED,
+    Boundaries,
+    Place,
+)
+
+_STORES = (SqliteStore, PostgresStore)
 
 
 def skip_migration() -> None:
     """The databases are copies of a migrated one; looking again at each launch would cost more than the run."""
-    for store in (SqliteStore, PostgresStore):
+    for store in _STORES:
         store.migrate = lambda self: None  # type: ignore[method-assign]
 
 
 def install(boundaries: Boundaries) -> None:
-    """Count the boundaries of this process, and die where `boundaries` says."""
+    """Count the boundaries of this process, and end where `boundaries` says."""
+    _around(Execution, "enter", functools.partial(_enter, boundaries))
+    _around(context.Scope, "__init__", functools.partial(_scope, boundaries))
+    _around(journal.Journal, "stage", functools.partial(_stage, boundaries))
     _around(journal.Journal, "_write", functools.partial(_write, boundaries))
     _around(runs, "start", functools.partial(_start, boundaries))
     _around(runs, "claim", functools.partial(_claim, boundaries))
@@ -38,24 +64,49 @@ def _around(owner: Any, name: str, hook: Callable[..., Any]) -> None:
     setattr(owner, name, hooked)
 
 
+def _enter(boundaries: Boundaries, original: Any, *args: Any, **kwargs: Any) -> None:
+    boundaries.step_begins()
+    original(*args, **kwargs)
+
+
+def _scope(boundaries: Boundaries, original: Any, self: context.Scope, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    boundaries.step_scope(self)
+
+
+def _stage(boundaries: Boundaries, original: Any, self: journal.Journal, statements: Any) -> None:
+    outside = Place(self.run_id, "")
+    if statements:
+        boundaries.cross(BEFORE_STAGE, outside)
+    original(self, statements)
+    if statements:
+        boundaries.cross(STAGED, outside, tidy=self.flush)
+
+
+_ENDS = {CLOSE: (BEFORE_CLOSE, CLOSED), WAIT: (BEFORE_PARK, PARKED)}
+
+
 def _write(
     boundaries: Boundaries, original: Any, self: journal.Journal, draft: Any, rows: Any, write: Any
 ) -> Any:
-    place, outside = Place(self.run_id, draft.path), Place(self.run_id, "")
-    boundaries.await_death_if_doomed(outside if draft.kind in (CLOSE, WAIT) else place)
-    if draft.kind == CLOSE:
-        boundaries.cross(BEFORE_CLOSE, outside)
+    if draft.kind == FLUSH:  # the heartbeat flushes state when it happens to come by
+        return original(self, draft, rows, write)
+    before, after = _ENDS.get(draft.kind, (BEFORE_RECORD, RECORDED))
+    is_end = draft.kind in _ENDS
+    place = Place(self.run_id, "" if is_end else draft.path)
+    boundaries.hold_if_doomed(place)
+    boundaries.cross(before, place)
     record = original(self, draft, rows, write)
-    if draft.kind in (CLOSE, WAIT):
+    if is_end:
         boundaries.rested(self.run_id)
-        boundaries.cross(CLOSED if draft.kind == CLOSE else PARKED, outside)
-    elif draft.kind != FLUSH:  # the heartbeat flushes state when it happens to come by
+    else:
         boundaries.recorded(place)
-        boundaries.cross(RECORDED, place)
+    boundaries.cross(after, place)
     return record
 
 
 def _start(boundaries: Boundaries, original: Any, store: Any, new: Any, worker: Any) -> Any:
+    boundaries.cross(BEFORE_INSERT, Place(new.id, ""))
     inserted, token = original(store, new, worker)
     if inserted:
         boundaries.cross(INSERTED, Place(new.id, ""))
@@ -70,6 +121,74 @@ def _claim(boundaries: Boundaries, original: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _answer(boundaries: Boundaries, original: Any, store: Any, codec: Any, run_id: str, *args: Any) -> Any:
+    boundaries.cross(BEFORE_ANSWER, Place(run_id, ""))
     token = original(store, codec, run_id, *args)
     boundaries.cross(ANSWERED, Place(run_id, ""))
     return token
+
+
+def serialise_transactions() -> AbstractContextManager[object]:
+    """The lock that whoever writes holds: a process frozen inside a transaction would block the database for all."""
+    lock = threading.RLock()
+
+    def alone(original: Any, *args: Any) -> Any:
+        with lock:
+            return original(*args)
+
+    for store in _STORES:
+        for name in ("transact", "execute", "beat"):
+            _around(store, name, alone)
+    return lock
+
+
+@contextmanager
+def _listed(driven: list[str], run_id: str) -> Iterator[None]:
+    driven.append(run_id)
+    try:
+        yield
+    finally:
+        driven.remove(run_id)
+
+
+def count_drives() -> list[str]:
+    """The runs that this process drives; the list changes as they come and go."""
+    driven: list[str] = []
+
+    def drive(original: Any, self: Execution) -> Any:
+        with _listed(driven, self.id):
+            return original(self)
+
+    async def adrive(original: Any, self: Execution) -> Any:
+        with _listed(driven, self.id):
+            return await original(self)
+
+    _around(Execution, "drive", drive)
+    _around(Execution, "adrive", adrive)
+    return driven
+
+
+def hesitate(seconds: Callable[[], float]) -> None:
+    """Wait before a run is driven that was claimed."""
+
+    def drive(original: Any, self: Execution) -> Any:
+        time.sleep(seconds())
+        return original(self)
+
+    async def adrive(original: Any, self: Execution) -> Any:
+        await asyncio.sleep(seconds())
+        return await original(self)
+
+    _around(Execution, "drive", drive)
+    _around(Execution, "adrive", adrive)
+
+
+def note_claims(note: Callable[[str], None]) -> None:
+    """Call `note` with each run that this process has claimed from the queue."""
+
+    def claim(original: Any, *args: Any, **kwargs: Any) -> Any:
+        claimed = original(*args, **kwargs)
+        for run_id, *_ in claimed:
+            note(run_id)
+        return claimed
+
+    _around(runs, "claim", claim)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from . import attempts, forks
 from .api import REGISTRY
 from .attempts import Kill, Outcome, Room, Subject
+from .boundaries import is_place_to_die
 from .databases import Database
 from .plan import sample
 from .report import Report
+from .ways import WAYS
 
 MODES = ("hard", "strict")
 
@@ -24,6 +26,7 @@ class Choice:
 
     Args:
         scenarios: patterns of names; none for all.
+        ways: of `WAYS`.
         modes: of `MODES`.
         point: only this one.
         fixed: a fixed sample of this size; None for every point.
@@ -31,6 +34,7 @@ class Choice:
     """
 
     scenarios: Sequence[str] = ()
+    ways: Sequence[str] = tuple(WAYS)
     modes: Sequence[str] = MODES
     point: int | None = None
     fixed: int | None = None
@@ -61,7 +65,7 @@ def run(choice: Choice, databases: Sequence[Database], room: Room, report: Repor
     kills = _plan(choice, _uncrashed(choice, subjects, room, report))
 
     def begin(kill: Kill) -> attempts.Begin:
-        return lambda place: attempts.killed(room, kill, place)
+        return lambda place: WAYS[kill.way](room, kill, place)
 
     forks.warm()
     forks.run_all(map(begin, kills), choice.jobs, lambda outcome: report.killed(outcome, len(kills)))
@@ -103,7 +107,7 @@ def _uncrashed(choice: Choice, subjects: Sequence[Subject], room: Room, report: 
     def begin_native(outcome: Outcome) -> attempts.Begin:
         assert outcome.reference is not None
         reference = outcome.reference
-        return lambda _: attempts.natively(room, outcome.subject, reference)
+        return lambda place: attempts.natively(room, outcome.subject, reference, place)
 
     once = {outcome.subject.name: outcome for outcome in found}
     forks.run_all(map(begin_native, once.values()), choice.jobs, report.uncrashed)
@@ -112,12 +116,14 @@ def _uncrashed(choice: Choice, subjects: Sequence[Subject], room: Room, report: 
 
 def _plan(choice: Choice, outcomes: Sequence[Outcome]) -> list[Kill]:
     kills = [
-        Kill(outcome.subject, reference, number, mode)
+        Kill(outcome.subject, reference, number, way, mode)
         for outcome in outcomes
         if (reference := outcome.reference) is not None
+        for way in choice.ways
         for mode in choice.modes
-        for number in range(1, len(reference.points) + 1)
+        for number, point in enumerate(reference.points, 1)
         if choice.point in (None, number)
+        and (way == "freeze" or is_place_to_die(point.kind, mode == "strict"))
     ]
     return kills if choice.fixed is None else sample(kills, choice.fixed)
 

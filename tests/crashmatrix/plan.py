@@ -12,15 +12,19 @@ T = TypeVar("T")
 
 
 def sample(kills: Iterable[Kill], size: int) -> list[Kill]:
-    """A fixed sample, spread over scenarios, and in each over databases and kinds of boundary.
+    """A fixed sample, spread over scenarios, and in each over ways, databases and kinds of boundary.
 
     The choice depends on names only, so it is the same every time.
     """
     scenarios = [
-        _interleaved([_by_kind(found) for found in _groups(same, lambda kill: kill.subject.database.name)])
+        _interleaved([_by_kind(found) for found in _groups(same, _setting)])
         for same in _groups(kills, lambda kill: kill.subject.name)
     ]
     return _interleaved(scenarios)[:size]
+
+
+def _setting(kill: Kill) -> str:
+    return f"{kill.subject.database.name} {kill.way}"
 
 
 def _by_kind(kills: Sequence[Kill]) -> list[Kill]:
@@ -30,9 +34,7 @@ def _by_kind(kills: Sequence[Kill]) -> list[Kill]:
 
 
 def _fate(kill: Kill) -> bytes:
-    return hashlib.sha256(
-        f"{kill.subject.name} {kill.subject.database.name} {kill.mode} {kill.point}".encode()
-    ).digest()
+    return hashlib.sha256(f"{kill.subject.name} {_setting(kill)} {kill.mode} {kill.point}".encode()).digest()
 
 
 def _groups(kills: Iterable[Kill], name: Callable[[Kill], str]) -> list[list[Kill]]:

@@ -22,6 +22,7 @@ class Report:
     command: str
     points: Counter[tuple[str, str]] = field(default_factory=Counter)
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+    ways: Counter[tuple[str, bool]] = field(default_factory=Counter)
     late: Counter[tuple[str, str]] = field(default_factory=Counter)
     cpu: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     _began: float = field(default_factory=time.monotonic)
@@ -40,8 +41,12 @@ class Report:
         self.late[row] += outcome.was_late
         self.cpu[row] += outcome.cpu
         if kill := outcome.kill:
-            only = f"--scenario {row[0]} --db {row[1]} --point {kill.number} --mode {kill.mode}"
-            what = f"point {kill.number} of {len(kill.reference.points)}, {kill.mode}: {kill.point}"
+            self.ways[kill.way, bool(outcome.problems)] += 1
+            only = f"--scenario {row[0]} --db {row[1]} --point {kill.number}"
+            only += f" --how {kill.way} --mode {kill.mode}"
+            what = (
+                f"point {kill.number} of {len(kill.reference.points)}, {kill.way}, {kill.mode}: {kill.point}"
+            )
             self._problems(outcome, only, what)
         now, done, failed = time.monotonic(), self.points.total(), self.failures.total()
         if now - self._said > _EVERY_SECONDS:
@@ -75,6 +80,9 @@ class Report:
                 f"{row[0]:{width}}  {row[1]:10} {points:6} {self.failures[row]:6} {self.late[row]:5} {each:>9}"
                 + ("  FAILED" if self.failures[row] else "")
             )
+        for way in sorted({way for way, _ in self.ways}):
+            failed = self.ways[way, True]
+            print(f"{way}: {self.ways[way, False] + failed} points, {failed} failed")
         if self.late.total():
             print("late: strict kills that did not wait any longer for a sibling, such as a node that asks")
         sys.stdout.flush()

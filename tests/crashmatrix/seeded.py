@@ -10,7 +10,11 @@ from typing import Any
 
 from crashmatrix import Answer, Scenario, Turn, World, scenario
 from durable_agents import Usage, is_replaying
-from durable_agents._core import RUN, Draft, Execution, step
+from durable_agents._core import RUN, Draft, Execution, engine, step
+from durable_agents._core.store import runs
+from durable_agents._core.store.runs import appends
+from durable_agents._core.store.sqlite import SqliteStore
+from durable_agents._core.worker import Worker
 from plain import Plain
 
 
@@ -239,3 +243,79 @@ def never_the_same(world: World) -> Scenario:
         return charge(world, n)
 
     return once(body)
+
+
+@scenario
+def takes_from_the_living(world: World) -> Scenario:
+    """A worker that takes every other one for dead."""
+
+    def sweep(self: Worker) -> int:
+        self._store.execute("DELETE FROM durable_agents_worker WHERE worker_id <> ?", (self.id,))
+        return runs.release_dead(self._store)
+
+    if world.recovers:
+        Worker.sweep = sweep  # type: ignore[method-assign]
+
+    def body(n: int) -> str:
+        first = charge(world, 1)
+        time.sleep(0.2)
+        return first + charge(world, n)
+
+    return once(body)
+
+
+@scenario
+def unfenced(world: World) -> Scenario:
+    """Records are written by whoever once had the run."""
+    fenced = appends._insert_record_sql
+    fence = "AND s.owner_xid = ? AND s.status = 'PENDING'"
+    assert fence in fenced(SqliteStore)  # type: ignore[arg-type]
+    appends._insert_record_sql = lambda store: fenced(store).replace(fence, "AND ? <> ''")
+
+    def body(n: int) -> list[str]:
+        return [charge(world, 1), charge(world, n)]
+
+    return once(body)
+
+
+@scenario
+def beside_its_records(world: World) -> Scenario:
+    """State that does not go through the journal."""
+
+    def body(n: int) -> str:
+        def pay() -> str:
+            world.effect("pay")
+            engine.current().store.execute("UPDATE workflow_status SET priority = priority + 1")
+            return "paid"
+
+        return step("tool", "pay", pay) + charge(world, n)
+
+    return once(body)
+
+
+@scenario
+def begins_anyway(world: World) -> Scenario:
+    """A step does not ask whether its run is still this worker's."""
+    enter = Execution.enter
+    Execution.enter = lambda self, leaf, force=False: enter(self, leaf, True)  # type: ignore[method-assign]
+
+    def body(n: int) -> list[str]:
+        return [charge(world, 1), charge(world, n)]
+
+    return once(body)
+
+
+class Stranded(Plain):
+    """Does not come back from a run that somebody else has ended."""
+
+    def _attached(self, run: Any) -> Any:
+        time.sleep(3600)
+
+
+@scenario
+def never_returns(world: World) -> Scenario:
+    def body(n: int) -> str:
+        return charge(world, n)
+
+    turn = Turn("r1", lambda app, run_id: app.run(2, run_id=run_id), attaches=False)
+    return Scenario(runner=Stranded(body), turns=[turn])

@@ -2,7 +2,8 @@
 
 import json
 import os
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from durable_agents import idempotency_key
@@ -22,13 +23,18 @@ class Effect:
         run, path: the step it happened in; "" outside.
         key: that step's idempotency key; "" outside.
         pauses: how often the run had waited before: each pause starts a segment that is never run again.
+        pid: the process that did it.
+        began, at: when its step began, and when it happened, in nanoseconds of the machine's monotonic clock.
     """
 
     name: str
-    run: str
-    path: str
-    key: str
-    pauses: int
+    run: str = ""
+    path: str = ""
+    key: str = ""
+    pauses: int = 0
+    pid: int = field(default_factory=os.getpid)
+    began: int = 0
+    at: int = 0
 
     @property
     def place(self) -> Place:
@@ -46,7 +52,7 @@ class World:
 
     def __init__(self, folder: Path, boundaries: Boundaries | None = None, recovers: bool = False) -> None:
         self._ledger = folder / "ledger"
-        self._boundaries, self._recovers = boundaries, recovers
+        self._boundaries, self.recovers = boundaries, recovers
 
     def effect(self, name: str) -> None:
         """Do something that cannot be undone: one line in the ledger, on disk, between two boundaries.
@@ -54,7 +60,7 @@ class World:
         Args:
             name: what is done; other work has another name, whatever the order it is done in.
         """
-        done = _here(name)
+        done = self._here(name)
         if self._boundaries is None:
             self._append(done)
             return
@@ -69,7 +75,7 @@ class World:
             rank: which of the calls it is, from 0.
             of: how many there are.
         """
-        return _LATENCY_SECONDS * (of - 1 - rank if self._recovers else rank)
+        return _LATENCY_SECONDS * (of - 1 - rank if self.recovers else rank)
 
     def is_first(self, name: str) -> bool:
         """Whether the effect, which the caller has just had, was never had by another step: for what fails at first.
@@ -77,7 +83,7 @@ class World:
         A crash may repeat the step, which must then fail again: so it is the step that counts, not the call.
         """
         had = [effect for effect in self.effects() if effect.name == name]
-        return len({effect.place for effect in had}) == 1 if _here(name).run else len(had) == 1
+        return len({effect.place for effect in had}) == 1 if self._here(name).run else len(had) == 1
 
     def effects(self) -> list[Effect]:
         if not self._ledger.exists():
@@ -87,14 +93,16 @@ class World:
     def _append(self, effect: Effect) -> None:
         file = os.open(self._ledger, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
         try:
-            os.write(file, (json.dumps(asdict(effect)) + "\n").encode())
+            done = replace(effect, at=time.monotonic_ns())
+            os.write(file, (json.dumps(asdict(done)) + "\n").encode())
             os.fsync(file)
         finally:
             os.close(file)
 
-
-def _here(name: str) -> Effect:
-    run, scope = RUN.get(), SCOPE.get()
-    if run is None or scope is None:
-        return Effect(name, "", "", "", 0)
-    return Effect(name, run.id, scope.path, idempotency_key() if scope.key else "", len(run.pauses))
+    def _here(self, name: str) -> Effect:
+        run, scope = RUN.get(), SCOPE.get()
+        if run is None or scope is None:
+            return Effect(name)
+        key = idempotency_key() if scope.key else ""
+        began = self._boundaries.began(scope) if self._boundaries else 0
+        return Effect(name, run.id, scope.path, key, len(run.pauses), began=began)

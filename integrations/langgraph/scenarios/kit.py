@@ -55,13 +55,15 @@ def verb(input: Any, is_async: bool) -> Callable[..., Any]:
 
 
 def left_behind(app: Any) -> Any:
-    """The thread's state and history."""
-    state = app.get_state(THREAD)
-    tasks = [(task.name, [i.value for i in task.interrupts], task.error) for task in state.tasks]
-    history = [
-        (past.metadata["source"], past.metadata["step"], past.next) for past in app.get_state_history(THREAD)
-    ]
-    return state.values, state.next, tasks, history
+    """The thread's state, and its whole history."""
+    return _snapshot(app.get_state(THREAD)), [_snapshot(past) for past in app.get_state_history(THREAD)]
+
+
+def _snapshot(state: Any) -> Any:
+    # Not what a task returned: natively it is a race whether its messages have got their ids when they are stored.
+    tasks = [(task.name, [asked.value for asked in task.interrupts], task.error) for task in state.tasks]
+    at = (state.metadata["source"], state.metadata["step"]) if state.metadata else None
+    return at, state.values, state.next, tasks
 
 
 def told(
