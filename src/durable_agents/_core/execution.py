@@ -2,7 +2,9 @@
 
 import asyncio
 import hashlib
+import math
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -23,7 +25,7 @@ from .log import logger
 from .pause import read_pauses
 from .record import Draft, Record
 from .settle import settle, settle_error
-from .store import Statement
+from .store import Statement, runs
 from .threads import detached
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Execution:
         self.engine, self.runner, self.id, self.live = engine, runner, run_id, live
         self._idle = threading.Condition()
         self._in_flight = 0
+        self._confirmed = -math.inf
         self.settling = False
         self._tasks: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = set()
         self._cancelled: set[asyncio.Task[Any]] = set()
@@ -147,8 +150,25 @@ class Execution:
         future.add_done_callback(lambda _: self.leave(True))
         return await detached(future)
 
+    @property
+    def is_surely_ours(self) -> bool:
+        """Whether this process was heard so recently that nobody can have taken the run over."""
+        known = max(self.engine.worker.heard, self._confirmed)
+        return self.muted or time.monotonic() - known < self.engine.liveness.grace
+
+    def confirm(self) -> None:
+        """Ask the database whether the run is still ours, before a step begins in a process that was frozen."""
+        if not self.is_surely_ours:
+            asked = time.monotonic()
+            if runs.owner(self.engine.store, self.id) == self.owner:
+                self._confirmed = asked
+            else:
+                self.journal.abandon()
+
     def enter(self, leaf: bool, force: bool = False) -> None:
         """A step starts. Raises the signal that stops the run when no new step may start."""
+        if not force:
+            self.confirm()
         with self._idle:
             if not force and (stop := self.journal.lost or self.closing) is not None:
                 raise stop

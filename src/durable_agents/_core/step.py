@@ -126,6 +126,8 @@ class Call:
         if (settled := effects.settled(self)) is not None:
             served = self.value_of(await self.run.commit(settled))
             return served
+        if not self.run.is_surely_ours:
+            await self.run.in_thread(self.run.confirm)
         with self.running():
             if self.at_most_once:
                 await self.run.commit(effects.mark(self))

@@ -42,12 +42,15 @@ class Liveness:
 
 
 class Worker:
-    """This process's row among the workers."""
+    """This process's row among the workers.
+
+    `heard` is when it last was sure to be alive in the eyes of others, on the monotonic clock.
+    """
 
     def __init__(self, store: Store, liveness: Liveness) -> None:
         self._store, self._liveness = store, liveness
         self._seen: dict[str, tuple[int, float]] = {}
-        self._last_sweep = time.monotonic()
+        self._last_sweep = self.heard = time.monotonic()
         self.id, self._lock = self._enrol()
 
     def _enrol(self) -> tuple[str, ProcessLock]:
@@ -62,8 +65,12 @@ class Worker:
     def beat(self) -> bool:
         """Show that this worker lives; False when others have declared it dead."""
         self._lock.refresh()
+        now = time.monotonic()
         sql = "UPDATE durable_agents_worker SET beat = beat + 1 WHERE worker_id = ?"
-        return self._store.beat(sql, (self.id,)) == 1
+        if self._store.beat(sql, (self.id,)) != 1:
+            return False
+        self.heard = now
+        return True
 
     def reborn(self) -> None:
         """Come back under a new id after being declared dead."""
