@@ -12,7 +12,7 @@ one comes to it is told in `ways`: it starts afterwards, or it is alive all the 
 Scenarios live in `integrations/<framework>/scenarios`; `api.py` is what they are written with.
 """
 
-from .api import Answer, Resume, Scenario, Turn, scenario
+from .api import Answer, Resume, Retry, Scenario, Turn, scenario
 from .world import World
 
-__all__ = ["Answer", "Resume", "Scenario", "Turn", "World", "scenario"]
+__all__ = ["Answer", "Resume", "Retry", "Scenario", "Turn", "World", "scenario"]

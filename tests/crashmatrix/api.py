@@ -64,7 +64,15 @@ class Answer:
     native: Callable[[Any], Any] | None = None
 
 
-Step = Turn | Resume | Answer
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The cause of a failure is mended, see `World.mend`, and `Run.resume` lets the failed run go on."""
+
+    run_id: str
+    native: Callable[[Any], Any] | None = None
+
+
+Step = Turn | Resume | Answer | Retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +85,8 @@ class Scenario:
         is_async: whether calls are awaited, all on one event loop.
         show: what is left behind, read from the runner and from the native agent (such as the state of a thread).
         native: the agent without the runner. Its results, effects and `show` must be the uncrashed durable run's.
+        settle: says what became of a tool that was cut off and may not run again, given what is asked: an answer.
+        once: names of effects that such tools have: they never happen again, wherever the process was cut off.
         may_fail: whether a run may end in an error; else an uncrashed run that does is a mistake of the scenario.
     """
 
@@ -85,6 +95,8 @@ class Scenario:
     is_async: bool = False
     show: Callable[[Any], Any] | None = None
     native: Any = None
+    settle: Callable[[dict[str, Any]], Any] | None = None
+    once: Sequence[str] = ()
     may_fail: bool = False
 
 

@@ -23,15 +23,16 @@ CLAIMED = "claimed"
 BEFORE_EFFECT, AFTER_EFFECT = "before effect", "after effect"
 BEFORE_STAGE, STAGED = "before stage", "staged"
 BEFORE_RECORD, RECORDED = "before record", "recorded"
+BEFORE_RETRY, RETRIED = "before retry", "retried"
 BEFORE_PARK, PARKED = "before park", "parked"
 BEFORE_ANSWER, ANSWERED = "before answer", "answered"
 BEFORE_CLOSE, CLOSED = "before close", "closed"
 
 # To those who come after a dead process these are no places of their own: the database is as it was at the boundary
 # before, and what the process had in mind is gone. A frozen one wakes up with it.
-_ONLY_TO_FREEZE = (BEFORE_INSERT, BEFORE_STAGE, BEFORE_RECORD, BEFORE_PARK, BEFORE_ANSWER)
+_ONLY_TO_FREEZE = (BEFORE_INSERT, BEFORE_STAGE, BEFORE_RECORD, BEFORE_PARK, BEFORE_ANSWER, BEFORE_RETRY)
 # No step is cut off here, so there are no siblings to wait for: strict is the same as hard.
-_OUTSIDE_OF_STEPS = (INSERTED, CLAIMED, PARKED, ANSWERED, BEFORE_CLOSE, CLOSED)
+_OUTSIDE_OF_STEPS = (INSERTED, CLAIMED, PARKED, ANSWERED, RETRIED, BEFORE_CLOSE, CLOSED)
 
 
 def is_place_to_die(kind: str, is_strict: bool) -> bool:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from durable_agents._core.record import CLOSE, WAIT
+from durable_agents._core.record import ANSWER, CLOSE, WAIT
 
-from .boundaries import BEFORE_ANSWER, Death, Point, stable
+from .boundaries import BEFORE_ANSWER, BEFORE_RETRY, Death, Point, stable
 from .traces import Traces
 from .world import Effect
 
@@ -40,7 +40,7 @@ def after_end(reference: Reference, seen: dict[str, Any], traces: Traces) -> lis
     return [
         *_effects(reference, seen["at_kill"], traces),
         *_turns(reference.seen["turns"], seen["turns"]),
-        *_runs(reference.seen["runs"], seen["runs"]),
+        *_runs(reference.seen, seen["runs"]),
         *_differ("the state differs", reference.seen["state"], seen["state"]),
     ]
 
@@ -87,7 +87,8 @@ def _too_late(reference: Reference, number: int, run: str, point: Point) -> list
     cancelled = ["RunCancelled"] if reference.seen["runs"][run]["status"] == "cancelled" else []
     # To whichever question is open: by now that may be another one, or none.
     is_unnamed = point.kind == BEFORE_ANSWER and not reference.seen["names_question"][number]
-    return [*cancelled, *(["AlreadyAnswered", "NotWaiting"] if is_unnamed else [])]
+    over = ["RunOver"] if point.kind == BEFORE_RETRY else []
+    return [*cancelled, *over, *(["AlreadyAnswered", "NotWaiting"] if is_unnamed else [])]
 
 
 def overwritten(seen: dict[str, Any], traces: Traces) -> list[str]:
@@ -118,9 +119,11 @@ def _effects(reference: Reference, at_kill: dict[str, Any], traces: Traces) -> l
     may_repeat = Counter(
         effect.name for effect in traces.before if _may_repeat(effect, at_kill, traces.death)
     )
-    found = [f"effect {name!r} is missing" for name in want - got]
+    # What may never happen again is not done again when the thawed process has done it.
+    done = got | Counter(effect.name for effect in strays if effect.name in reference.seen["once"])
+    found = [f"effect {name!r} is missing" for name in want - done]
     for name, times in (got - want).items():
-        if times > may_repeat[name]:
+        if times > may_repeat[name] or name in reference.seen["once"]:
             found.append(
                 f"effect {name!r} happened {got[name]} times, uncrashed {want[name]}: {may_repeat[name]} might have "
                 f"repeated, the steps of the others were recorded at the kill or were not being killed"
@@ -136,12 +139,20 @@ def _effects(reference: Reference, at_kill: dict[str, Any], traces: Traces) -> l
 
 def _may_repeat(effect: Effect, at_kill: dict[str, Any], death: Death | None) -> bool:
     """Whether the step of this effect was cut off: nobody could know that the effect had happened."""
-    records = at_kill.get(effect.run, [])
+    records = _standing(at_kill.get(effect.run, []))
     if not effect.path or any(record["kind"] == CLOSE or record["path"] == effect.path for record in records):
         return False
     if sum(record["kind"] == WAIT for record in records) != effect.pauses:
         return False  # a pause was recorded since: its segment is over
     return not (death and death.strict) or effect.place.encloses(death.place)
+
+
+def _standing(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records that hold: a retry takes some back."""
+    found: list[dict[str, Any]] = []
+    for record in records:
+        found = [*(held for held in found if held["path"] not in record["taken_back"]), record]
+    return found
 
 
 def _count(effects: Sequence[Effect]) -> Counter[str]:
@@ -160,20 +171,27 @@ def _turns(want: dict[str, Any], got: dict[str, Any]) -> list[str]:
     return found
 
 
-def _runs(want: dict[str, Any], got: dict[str, Any]) -> list[str]:
+def _runs(reference: dict[str, Any], got: dict[str, Any]) -> list[str]:
+    want = reference["runs"]
+    # Of a tool that may not run again somebody is asked only when it was cut off.
+    asides = (WAIT, ANSWER) if reference["once"] else ()
     found = _differ("other runs", sorted(want), sorted(got))
     for run in want.keys() & got.keys():
         for what in ("status", "outcome", "usage"):
             found += _differ(f"run {run!r}: {what} differs", want[run][what], got[run][what])
-        steps, usual_steps = _steps(got[run]["records"]), _steps(want[run]["records"])
+        steps, usual_steps = _steps(got[run]["records"], asides), _steps(want[run]["records"], asides)
         if steps != usual_steps:
             more, less = sorted((steps - usual_steps).elements()), sorted((usual_steps - steps).elements())
             found.append(f"run {run!r}: other steps: too many {more}, missing {less}")
     return found
 
 
-def _steps(records: Sequence[dict[str, Any]]) -> Counter[tuple[str, str, str]]:
-    return Counter((stable(record["path"]), record["kind"], record["status"]) for record in records)
+def _steps(records: Sequence[dict[str, Any]], asides: Sequence[str]) -> Counter[tuple[str, str, str]]:
+    return Counter(
+        (stable(record["path"]), record["kind"], record["status"])
+        for record in records
+        if record["kind"] not in asides
+    )
 
 
 def _differ(what: str, want: Any, got: Any) -> list[str]:

@@ -55,6 +55,7 @@ def live(scene: Scene) -> None:
     known = {
         "points": points,
         "may_fail": play.may_fail,
+        "once": play.once,
         "attaches": play.attaches,
         "names_question": play.names_question,
     }
@@ -133,7 +134,7 @@ def native(scene: Scene) -> None:
     if scenario.native is None:
         _save(scene, "native", {"turns": {}})
         return
-    play = Play(scenario, native=True)
+    play = Play(scenario, World(scene.folder), native=True)
     _save(scene, "native", {"turns": play.turns(0), "state": play.state()})
 
 
@@ -148,7 +149,7 @@ def _second(scene: Scene, liveness: Liveness) -> Play:
 
 def _launched(scene: Scene, liveness: Liveness, world: World) -> Play:
     hooks.skip_migration()
-    play = Play(scene.build(world))
+    play = Play(scene.build(world), world)
     durable_agents.launch(scene.url, **asdict(liveness))
     return play
 

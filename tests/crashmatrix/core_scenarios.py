@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
-from crashmatrix import Answer, Scenario, Turn, World, scenario
+from crashmatrix import Answer, Retry, Scenario, Turn, World, scenario
 from durable_agents import Run, Usage, runs
 from durable_agents._core import RUN, astep, emit, step
 from plain import Plain, live
@@ -344,3 +344,74 @@ def live_arguments(world: World) -> Scenario:
     runner = Plain(body, "live_arguments", restore=lambda run: {"customer": "ann"})
     call = Turn("r1", lambda app, run_id: app.run(3, run_id=run_id, live={"customer": "ann"}))
     return Scenario(runner=runner, turns=[call])
+
+
+@scenario
+def retried_run(world: World) -> Scenario:
+    """A run that fails, and goes on once the cause is mended."""
+    tools = Tools(world)
+
+    def fragile() -> str:
+        world.effect("fragile")
+        if not world.is_mended:
+            raise ConnectionError("down")
+        return "fine"
+
+    def body(n: int) -> list[str]:
+        return [tools.charge(n), tools.flaky(), step("tool", "fragile", fragile), tools.charge(1)]
+
+    return Scenario(
+        runner=Plain(body, "retried_run"),
+        turns=[Turn("r1", lambda app, run_id: app.run(3, run_id=run_id), attaches=False), Retry("r1")],
+        may_fail=True,
+    )
+
+
+def _look_up(world: World) -> Any:
+    """What somebody says of a charge that was cut off, who has looked into the ledger."""
+
+    def settle(asked: dict[str, Any]) -> Any:
+        amount = asked["arguments"]
+        happened = any(effect.name == f"charge {amount}" for effect in world.effects())
+        return {"result": f"receipt {amount}"} if happened else "run again"
+
+    return settle
+
+
+@scenario
+def at_most_once(world: World) -> Scenario:
+    tools = Tools(world)
+
+    def body(n: int) -> list[str]:
+        return [tools.charge(n), tools.model("plan"), tools.charge(1)]
+
+    return Scenario(
+        runner=Plain(body, "at_most_once", at_most_once={"charge"}),
+        turns=[
+            Turn(
+                "r1",
+                lambda app, run_id: app.run(3, run_id=run_id),
+                native=lambda body: body(3),
+                attaches=False,
+            )
+        ],
+        native=body,
+        settle=_look_up(world),
+        once=["charge 3", "charge 1"],
+    )
+
+
+@scenario
+def async_at_most_once(world: World) -> Scenario:
+    tools = Tools(world)
+
+    async def body(n: int) -> list[str]:
+        return [*await asyncio.gather(tools.acharge(1), tools.acharge(2)), await tools.acharge(n)]
+
+    return Scenario(
+        runner=Plain(body, "async_at_most_once", at_most_once={"charge"}),
+        turns=[Turn("r1", lambda app, run_id: app.arun(3, run_id=run_id), attaches=False)],
+        is_async=True,
+        settle=_look_up(world),
+        once=["charge 3", "charge 2", "charge 1"],
+    )

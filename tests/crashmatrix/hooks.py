@@ -22,12 +22,14 @@ from .boundaries import (
     BEFORE_INSERT,
     BEFORE_PARK,
     BEFORE_RECORD,
+    BEFORE_RETRY,
     BEFORE_STAGE,
     CLAIMED,
     CLOSED,
     INSERTED,
     PARKED,
     RECORDED,
+    RETRIED,
     STAGED,
     Boundaries,
     Place,
@@ -51,6 +53,7 @@ def install(boundaries: Boundaries) -> None:
     _around(runs, "start", functools.partial(_start, boundaries))
     _around(runs, "claim", functools.partial(_claim, boundaries))
     _around(run, "answer", functools.partial(_answer, boundaries))
+    _around(run, "resume", functools.partial(_resume, boundaries))
     _around(entry, "answer", functools.partial(_answer, boundaries))
 
 
@@ -125,6 +128,12 @@ def _answer(boundaries: Boundaries, original: Any, store: Any, codec: Any, run_i
     token = original(store, codec, run_id, *args)
     boundaries.cross(ANSWERED, Place(run_id, ""))
     return token
+
+
+def _resume(boundaries: Boundaries, original: Any, store: Any, run_id: str) -> None:
+    boundaries.cross(BEFORE_RETRY, Place(run_id, ""))
+    original(store, run_id)
+    boundaries.cross(RETRIED, Place(run_id, ""))
 
 
 def serialise_transactions() -> AbstractContextManager[object]:

@@ -3,16 +3,21 @@
 import asyncio
 import inspect
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import durable_agents
 from durable_agents._core import engine, journal
-from durable_agents._core.record import ANSWER, FLUSH
+from durable_agents._core.pause import OUTCOME
+from durable_agents._core.record import ANSWER, FLUSH, MARK, RETRY
 from durable_agents._core.store import Store, runs
+from durable_agents.errors import AlreadyAnswered, NotWaiting
 
-from .api import Answer, Scenario, Step, Turn
+from .api import Answer, Retry, Scenario, Step, Turn
 from .boundaries import stable
+from .world import World
 
 _LOOK_SECONDS = 0.005
 
@@ -20,10 +25,10 @@ _LOOK_SECONDS = 0.005
 class Play:
     """A scenario in this process."""
 
-    def __init__(self, scenario: Scenario, native: bool = False) -> None:
-        self._scenario, self._native = scenario, native
+    def __init__(self, scenario: Scenario, world: World, native: bool = False) -> None:
+        self._scenario, self._world, self._native = scenario, world, native
         self._app = scenario.native if native else scenario.runner
-        self.may_fail = scenario.may_fail
+        self.may_fail, self.once = scenario.may_fail, list(scenario.once)
         self.attaches = [getattr(turn, "attaches", True) for turn in scenario.turns]
         self.names_question = [not isinstance(turn, Answer) for turn in scenario.turns]
 
@@ -50,16 +55,16 @@ class Play:
 
     def _said(self, step: Step) -> dict[str, Any]:
         try:
-            if isinstance(step, Answer) and not self._native:
-                return self._answer(step)
+            if isinstance(step, Answer | Retry) and not self._native:
+                return self._continued(step)
             return {"returned": shown(self._say(step))}
         except Exception as error:
             return {"returned": _raised(error)}
 
     async def _asaid(self, step: Step) -> dict[str, Any]:
         try:
-            if isinstance(step, Answer) and not self._native:
-                return await asyncio.to_thread(self._answer, step)
+            if isinstance(step, Answer | Retry) and not self._native:
+                return await asyncio.to_thread(self._continued, step)
             said = self._say(step)
             return {"returned": shown(await said if inspect.isawaitable(said) else said)}
         except Exception as error:
@@ -68,21 +73,40 @@ class Play:
     def _say(self, step: Step) -> Any | Awaitable[Any]:
         if self._native and step.native is not None:
             return step.native(self._app)
-        if isinstance(step, Answer):
-            return None  # a scenario that does not say how this is natively answered
+        if isinstance(step, Answer | Retry):
+            return None  # a scenario that does not say how this is natively done
         return step.call(self._app) if self._native else step.call(self._app, run_id=step.run_id)
 
-    def _answer(self, step: Answer) -> dict[str, Any]:
-        """What natively is returned when the run is over; an answer's own method returns nothing."""
+    def _continued(self, step: Answer | Retry) -> dict[str, Any]:
+        """What natively is returned when the run is over; the methods themselves return nothing."""
         run = durable_agents.runs.get(step.run_id)
-        run.answer(step.value, step.pick(run.questions) if step.pick else None)
+        if isinstance(step, Answer):
+            run.answer(step.value, step.pick(run.questions) if step.pick else None)
+        else:
+            self._world.mend()
+            run.resume()
         self.rest()
         return {"returned": shown(run.result())} if run.status == "succeeded" else {}
 
     def rest(self) -> None:
         """Wait until no run is queued or running. A child that waits too long is ended from outside."""
-        while durable_agents.runs.list(status=("queued", "running")):
+        while durable_agents.runs.list(status=("queued", "running")) or self._settles():
             time.sleep(_LOOK_SECONDS)
+
+    def _settles(self) -> bool:
+        """Whether there was a question about a tool that was cut off; it is answered now."""
+        if self._scenario.settle is None:
+            return False
+        asked = [
+            (run, question, about)
+            for run in durable_agents.runs.list(status="waiting")
+            for question, about in run.questions.items()
+            if question.startswith(OUTCOME)
+        ]
+        for run, question, about in asked:
+            with suppress(AlreadyAnswered, NotWaiting):  # by another process, a moment ago
+                run.answer(self._scenario.settle(about), question)
+        return bool(asked)
 
     def go_on(self) -> dict[str, Any]:
         """After the end of another process: wait for its runs, then go on with what the user had not yet said.
@@ -111,14 +135,15 @@ class Play:
 
     def _landed(self, at_kill: dict[str, Any]) -> int:
         """How many turns the database had heard of when the process was killed."""
-        answers: dict[str, int] = {}
+        said: Counter[tuple[str, str]] = Counter()
         for number, step in enumerate(self._scenario.turns):
             if isinstance(step, Turn):
                 heard = step.run_id in at_kill
             else:
-                answers[step.run_id] = answers.get(step.run_id, 0) + 1
-                given = [record for record in at_kill.get(step.run_id, []) if record["kind"] == ANSWER]
-                heard = len(given) >= answers[step.run_id]
+                kind = RETRY if isinstance(step, Retry) else ANSWER
+                said[step.run_id, kind] += 1
+                given = [record for record in at_kill.get(step.run_id, []) if record["kind"] == kind]
+                heard = len(given) >= said[step.run_id, kind]
             if not heard:
                 return number
         return len(self._scenario.turns)
@@ -178,9 +203,10 @@ def _chain(store: Store, run_id: str) -> list[dict[str, Any]]:
             "status": record.status,
             "worker": record.body["worker"],
             "at": record.body["at"],
+            "taken_back": record.value()["taken_back"] if record.kind == RETRY else [],
         }
         for record in found
-        if record.kind != FLUSH
+        if record.kind not in (FLUSH, MARK)
     ]
 
 

@@ -51,7 +51,7 @@ class World:
     """
 
     def __init__(self, folder: Path, boundaries: Boundaries | None = None, recovers: bool = False) -> None:
-        self._ledger = folder / "ledger"
+        self._ledger, self._mended = folder / "ledger", folder / "mended"
         self._boundaries, self.recovers = boundaries, recovers
 
     def effect(self, name: str) -> None:
@@ -84,6 +84,14 @@ class World:
         """
         had = [effect for effect in self.effects() if effect.name == name]
         return len({effect.place for effect in had}) == 1 if self._here(name).run else len(had) == 1
+
+    def mend(self) -> None:
+        """What was broken works from now on."""
+        self._mended.touch()
+
+    @property
+    def is_mended(self) -> bool:
+        return self._mended.exists()
 
     def effects(self) -> list[Effect]:
         if not self._ledger.exists():
