@@ -53,11 +53,8 @@ def report(name: str, url: str, rounds: int) -> None:
     durable_agents.launch(url)
     store = engine.current().store
     loop = Loop(f"loop_{name}")
-    store.create_tables(
-        [
-            "CREATE TABLE IF NOT EXISTS bench_floor (run TEXT, seq INTEGER, output TEXT, PRIMARY KEY (run, seq))"
-        ]
-    )
+    floor_table = "CREATE TABLE bench_floor (run TEXT, seq INTEGER, output TEXT, PRIMARY KEY (run, seq))"
+    store.migrate_tables("benchmark", ((floor_table,),))
     variants: dict[str, Callable[[], tuple[float, float]]] = {
         "bare INSERT + commit": lambda: floor(store),
         "plain DBOS step": dbos_steps,

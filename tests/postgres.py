@@ -76,6 +76,15 @@ class Server:
         """
         self._control("restart", "-m", mode)
 
+    @contextmanager
+    def stopped(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> Iterator[None]:
+        """Nobody can reach the server inside the block; see `restart`."""
+        self._control("stop", "-m", mode)
+        try:
+            yield
+        finally:
+            self._control("start", "-o", f"-p {self.port}")
+
     def _control(self, *command: str) -> None:
         # Without a log file the server would hold our pipes open and the call would never return.
         log = self.home / "log"

@@ -56,7 +56,11 @@ def _empty(url: str) -> None:
             "SELECT schemaname, tablename FROM pg_tables WHERE schemaname IN ('dbos', 'durable_agents')"
         ).fetchall()
         for schema, table in tables:
-            if table == "durable_agents_worker" or (schema == "dbos" and table != "dbos_migrations"):
+            if table == "durable_agents_migrations":
+                connection.execute(
+                    "DELETE FROM durable_agents.durable_agents_migrations WHERE component <> 'core'"
+                )
+            elif table.startswith("durable_agents_") or (schema == "dbos" and table != "dbos_migrations"):
                 connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(schema, table)))
             elif schema == "durable_agents":
                 connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(schema, table)))

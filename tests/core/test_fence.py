@@ -22,6 +22,7 @@ from durable_agents._core.store.runs import appends
 from plain import Plain
 
 Agent = Callable[..., Plain]
+CHECKPOINTS = (("CREATE TABLE checkpoints (id TEXT PRIMARY KEY, state {blob})",),)
 pytestmark = pytest.mark.usefixtures("idle")
 
 
@@ -82,7 +83,7 @@ def test_a_zombie_cannot_end_park_or_release_the_run(agent: Agent, store: Store,
 
 
 def test_a_zombie_moves_neither_its_record_nor_the_frameworks_rows(agent: Agent, store: Store) -> None:
-    store.create_tables(["CREATE TABLE IF NOT EXISTS checkpoints (id TEXT PRIMARY KEY, state {blob})"])
+    store.migrate_tables("test", CHECKPOINTS)
     insert = "INSERT INTO checkpoints (id, state) VALUES (?, ?)"
 
     def body(stolen: bool) -> None:
@@ -208,7 +209,7 @@ def test_a_caller_that_waits_for_a_lost_run_is_told_of_a_shutdown(agent: Agent) 
 
 
 def test_rows_that_fail_take_their_record_along(agent: Agent, store: Store) -> None:
-    store.create_tables(["CREATE TABLE IF NOT EXISTS checkpoints (id TEXT PRIMARY KEY, state {blob})"])
+    store.migrate_tables("test", CHECKPOINTS)
     insert = "INSERT INTO checkpoints (id, state) VALUES (?, ?)"
 
     def body(_: None) -> None:

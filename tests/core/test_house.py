@@ -2,13 +2,18 @@
 
 import ast
 import re
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import durable_agents
-from durable_agents._core.store import schema
+from durable_agents._core.store import open_store, schema
+from durable_agents.errors import ConfigurationError
 
 SOURCES = Path(durable_agents.__file__).parent
 CORE, STORE = SOURCES / "_core", SOURCES / "_core" / "store"
@@ -125,16 +130,6 @@ def test_no_module_imports_a_framework_without_being_asked_for_it() -> None:
 # -- DBOS's private names
 
 
-def listed() -> set[str]:
-    """The private names that the docstring of `store/schema.py` admits to."""
-    lines = re.findall(r"^ {4}(dbos\._\S+)((?: / \.\S+)*)", str(schema.__doc__), re.MULTILINE)
-    found = set()
-    for first, more in lines:
-        owner = first.rsplit(".", 1)[0]
-        found |= {first, *(owner + method for method in re.findall(r"\.\w+", more))}
-    return found
-
-
 def touched() -> set[str]:
     """The private names that the code uses: what it imports, and what it calls of that."""
     found = set()
@@ -170,16 +165,72 @@ def touched() -> set[str]:
 
 
 def test_the_private_names_of_dbos_that_are_listed_are_the_only_ones_touched() -> None:
-    assert listed() == touched()
-    assert listed()
+    assert set(schema.PRIVATE) == touched()
+    assert schema.PRIVATE
 
 
-def test_the_private_names_of_dbos_exist() -> None:
+def installed(name: str) -> Callable[..., Any] | None:
+    """What a private name stands for in the installed DBOS."""
+    from dbos import _sys_db
+
+    assert name.startswith("dbos._sys_db.")
+    found: Any = _sys_db
+    for part in name.split(".")[2:]:
+        found = getattr(found, part, None)
+    return cast("Callable[..., Any] | None", found)
+
+
+def differences() -> list[str]:
+    """The private names whose parameters are not those of the list."""
+    return [
+        name
+        for name, known in schema.PRIVATE.items()
+        if (found := installed(name)) is None or schema.parameters(found) != known
+    ]
+
+
+def test_the_private_names_of_dbos_are_what_they_were_when_they_were_read() -> None:
+    assert differences() == []
+
+
+@pytest.mark.parametrize(
+    "seeded",
+    [
+        None,
+        lambda system_database_url: None,
+        lambda new, *, system_database_url, engine_kwargs, engine, schema, serializer, executor_id: None,
+    ],
+    ids=["gone", "takes less", "needs more"],
+)
+def test_a_private_name_of_dbos_that_has_changed_is_noticed(
+    seeded: Callable[..., Any] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the test above, and at a launch that has to migrate, before anything is written."""
     from dbos._sys_db import SystemDatabase
 
-    for name in listed():
-        assert name.startswith("dbos._sys_db.SystemDatabase.")
-        assert callable(getattr(SystemDatabase, name.rsplit(".", 1)[1]))
+    if seeded is None:
+        monkeypatch.delattr(SystemDatabase, "create")
+    else:
+        monkeypatch.setattr(SystemDatabase, "create", staticmethod(seeded))
+    assert differences() == ["dbos._sys_db.SystemDatabase.create"]
+    with pytest.raises(ConfigurationError, match=rf"SystemDatabase\.create of dbos {version('dbos')}"):
+        open_store(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    with closing(sqlite3.connect(tmp_path / "runs.sqlite")) as connection:
+        assert connection.execute("SELECT * FROM sqlite_master").fetchall() == []
+
+
+def test_a_private_name_of_dbos_that_takes_more_is_noticed_here_and_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from dbos._sys_db import SystemDatabase
+
+    class Newer(SystemDatabase):
+        def destroy(self, more: bool = False) -> None: ...
+
+    assert not schema.is_as_known("dbos._sys_db.SystemDatabase.destroy", None)
+    monkeypatch.setattr(SystemDatabase, "destroy", Newer.destroy)
+    assert differences() == ["dbos._sys_db.SystemDatabase.destroy"]
+    open_store(f"sqlite:///{tmp_path / 'runs.sqlite'}").close()
 
 
 def test_every_statement_on_dbos_tables_stands_in_the_store() -> None:

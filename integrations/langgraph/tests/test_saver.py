@@ -32,7 +32,8 @@ from typing_extensions import TypedDict
 from durable_agents._core.errors import DurableError, EncodingError
 from durable_agents._core.store import Statement, Store, open_store
 from durable_agents.langgraph._deltas import StoredList, encode_list
-from durable_agents.langgraph._saver import TABLES, DurableSaver, Head, Staging, strict_serde
+from durable_agents.langgraph._saver import DurableSaver, Head, Staging, strict_serde
+from durable_agents.langgraph._tables import MIGRATIONS
 
 
 class Run:
@@ -115,7 +116,7 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         template = request.getfixturevalue("postgres_template")
         url = request.getfixturevalue("postgres_server").create_database("saver", template)
     store = open_store(url)
-    store.create_tables(TABLES)
+    store.migrate_tables("langgraph", MIGRATIONS)
     yield store
     store.close()
 

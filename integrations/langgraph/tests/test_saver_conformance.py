@@ -8,7 +8,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 
 from durable_agents._core.store import Statement, Store, open_store
-from durable_agents.langgraph._saver import TABLES, DurableSaver
+from durable_agents.langgraph._saver import DurableSaver
+from durable_agents.langgraph._tables import MIGRATIONS
 
 
 class OneRun:
@@ -31,7 +32,7 @@ class OneRun:
 @pytest.mark.parametrize("inside_a_run", [False, True])
 async def test_the_saver_keeps_langgraphs_contract(database_url: str, inside_a_run: bool) -> None:
     store = open_store(database_url)
-    store.create_tables(TABLES)
+    store.migrate_tables("langgraph", MIGRATIONS)
     spaces = count()
 
     @checkpointer_test(name="DurableSaver")

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import failure
@@ -28,8 +27,8 @@ from .errors import (
     Stop,
 )
 from .execution import Execution
-from .log import logger
-from .store import Store, open_store, runs
+from .log import Trouble, logger
+from .store import Store, open_store, opening, runs
 from .threads import DaemonPool
 from .worker import Liveness, Worker
 
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 DATABASE_URL = "DURABLE_AGENTS_DATABASE_URL"
 DEFAULT_DATABASE_URL = "sqlite:///durable_agents.sqlite"
 _SHUTDOWN_SECONDS = 10.0
+# How long a database that is unwell may hold up the end of the process after that.
+_FAREWELL_SECONDS = 10.0
 _CLAIM_AT_ONCE = 32
 _LOOK_SECONDS = 10.0
 
@@ -75,17 +76,16 @@ class Engine:
         self._next_look = 0.0
         self._deferred: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._wake, self._stopping = threading.Event(), threading.Event()
+        self._wake, self._stopping, self._leaving = threading.Event(), threading.Event(), threading.Event()
         self._home: asyncio.AbstractEventLoop | None = None
-        for runner in list(RUNNERS.values()):
-            runner.attach(store)
-        self.worker = Worker(store, liveness)
-        self._threads = [
-            threading.Thread(target=self._beat_loop, name="durable-agents-beat", daemon=True),
-            threading.Thread(target=self._claim_loop, name="durable-agents-claim", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        with opening(store):
+            for runner in list(RUNNERS.values()):
+                runner.attach(store)
+            self.worker = Worker(store, liveness)
+        self._beats = threading.Thread(target=self._beat_loop, name="durable-agents-beat", daemon=True)
+        self._claims = threading.Thread(target=self._claim_loop, name="durable-agents-claim", daemon=True)
+        self._beats.start()
+        self._claims.start()
 
     # -- runs of this process
 
@@ -111,7 +111,7 @@ class Engine:
         except NotNow:
             raise
         except Exception:
-            runs.unclaim(self.store, run_id, owner)
+            self.release(run_id, owner, counted=False)
             raise
         finally:
             self._taking.discard((run_id, owner))
@@ -125,8 +125,19 @@ class Engine:
         self._wake.set()
 
     def release(self, run_id: str, owner: str, *, counted: bool = True) -> None:
-        """Hand a run back to any worker; not counted, as if it had never been claimed."""
-        (runs.release if counted else runs.unclaim)(self.store, run_id, owner)
+        """Hand a run back to any worker; not counted, as if it had never been claimed.
+
+        While the database is unwell it stays here, as one that nobody drives, and is handed back afterwards.
+        """
+        try:
+            with self.store.briefly():
+                (runs.release if counted else runs.unclaim)(self.store, run_id, owner)
+        except Exception as error:
+            if not self.store.may_heal(error):
+                raise
+            logger.warning(
+                "run %r cannot be handed back before the database is well again: %s", run_id, error
+            )
         self._wake.set()
 
     def shun(self, run_id: str) -> None:
@@ -154,12 +165,16 @@ class Engine:
     # -- claiming
 
     def _claim_loop(self) -> None:
+        trouble = Trouble("looking for queued runs")
         while not self.is_closed:
+            claimed = 0
             try:
-                claimed = self._claim()
-            except Exception:
-                logger.exception("looking for queued runs failed; trying again")
-                claimed = 0
+                with self.store.briefly():
+                    claimed = self._claim()
+            except Exception as error:
+                trouble.met(error, traceback=not self.store.may_heal(error))
+            else:
+                trouble.over()
             if not claimed:
                 self._wake.wait(self.liveness.poll)
                 self._wake.clear()
@@ -186,9 +201,10 @@ class Engine:
             execution = self.take(runner, run_id, owner)
         except NotNow:
             return
-        except Exception:
-            logger.exception("run %r cannot be loaded; it is left to other workers", run_id)
-            self.shun(run_id)
+        except Exception as error:
+            if not self.store.may_heal(error):
+                logger.exception("run %r cannot be loaded; it is left to other workers", run_id)
+                self.shun(run_id)
             return
         logger.info("run %r: driven by worker %s", run_id, self.worker.id)
         if runner.is_async(execution):
@@ -220,26 +236,37 @@ class Engine:
     # -- liveness
 
     def _beat_loop(self) -> None:
+        trouble = Trouble("the heartbeat of this worker")
         while not self._stopping.wait(self.liveness.heartbeat):
             try:
-                if not self.worker.beat():
-                    self._reborn()
-                if self.worker.sweep():
-                    self._wake.set()
-                while not self._deferred.empty():
-                    self._deferred.get()()
-                self._watch_own()
-                self._watch_entries()
-            except Exception:
-                logger.exception("heartbeat failed; trying again")
+                with self.store.briefly():
+                    self._beat()
+            except Exception as error:
+                trouble.met(error, traceback=not self.store.may_heal(error))
+            else:
+                trouble.over()
+        self._leaving.wait()
+        with self.store.briefly():
+            self._sign_off()
+
+    def _beat(self) -> None:
+        if not self.worker.beat():
+            self._reborn()
+        if self.worker.sweep():
+            self._wake.set()
+        while not self._deferred.empty():
+            self._deferred.get()()
+        self._watch_own()
+        self._watch_entries()
 
     def _reborn(self) -> None:
-        logger.error("this worker (%s) was declared dead; its runs belong to others now", self.worker.id)
         with self._lock:
             lost, self._live = list(self._live.values()), {}
         for execution in lost:
             execution.journal.abandon()
+        dead = self.worker.id
         self.worker.reborn()
+        logger.error("this worker (%s) was declared dead; its runs belong to others now", dead)
 
     def _watch_own(self) -> None:
         """Pass on cancel requests, write staged state, and release runs that nobody in this process drives."""
@@ -264,8 +291,7 @@ class Engine:
         mine = {run_id: owner for run_id, owner, _ in owned}
         for execution in list(self._live.values()):
             if mine.get(execution.id) == execution.owner:
-                with suppress(OwnershipLost):
-                    execution.journal.flush_soon()
+                execution.flush_soon()
             elif runs.owner(self.store, execution.id) != execution.owner:
                 execution.journal.abandon()  # cancelled or taken from outside: nothing more may start
 
@@ -277,27 +303,43 @@ class Engine:
     # -- end
 
     def close(self) -> None:
-        """Stop taking runs, let steps in flight finish and be recorded, release the runs and sign off."""
+        """Stop taking runs, let steps in flight finish and be recorded, release the runs and sign off.
+
+        It ends in time and raises nothing, however unwell the database is: then others find this worker dead.
+        """
+        deadline = time.monotonic() + _SHUTDOWN_SECONDS
         self._stopping.set()
         self._wake.set()
         for execution in list(self._live.values()):
             execution.stop(Released(f"run {execution.id!r} is released: its process shuts down"))
-            if execution.is_here:
-                execution.release()  # it cannot unwind while its loop waits for us
-        for thread in self._threads:
-            thread.join()
-        deadline = time.monotonic() + _SHUTDOWN_SECONDS
-        while any(e.is_busy for e in list(self._live.values())) and time.monotonic() < deadline:
+        self._claims.join(_SHUTDOWN_SECONDS)
+        while time.monotonic() < deadline:
+            # One that is driven by the loop we are called in cannot unwind while that waits for us.
+            if not any(e.is_busy and not e.is_here for e in list(self._live.values())):
+                break
             time.sleep(0.01)
         for execution in list(self._live.values()):
-            execution.release()
-        self._pool.close(wait=False)
-        self.settlers.close(wait=False)
-        self.writers.close(wait=True)
-        if self._home is not None:
-            self._home.call_soon_threadsafe(self._home.stop)
-        self.worker.leave()
-        self.store.close()
+            execution.journal.hurry()
+        self._leaving.set()
+        self._beats.join(_FAREWELL_SECONDS)
+        if self._beats.is_alive():
+            logger.warning("the database does not answer, and this process ends without signing off")
+
+    def _sign_off(self) -> None:
+        # In the heartbeat's thread, so that nobody has to wait for it: at its end Python starts no new ones.
+        try:
+            for execution in list(self._live.values()):
+                execution.release()
+            self._pool.close(wait=False)
+            self.settlers.close(wait=False)
+            self.writers.close(wait=True)
+            if self._home is not None:
+                self._home.call_soon_threadsafe(self._home.stop)
+            self.worker.leave()
+        except Exception as error:
+            logger.warning("this worker could not sign off, others will find it dead: %s", error)
+        finally:
+            self.store.close()
 
     def abandon(self) -> None:
         """In a forked child: the engine stays the parent's. No lock is taken: a thread that is not here may hold it."""

@@ -95,7 +95,7 @@ class Entry:
         self.loop = asyncio.get_running_loop()
         while True:
             # The attempt goes on when its caller is cancelled: then what it took must be given back.
-            attempt = engine.current().settlers.submit(self.attempt)
+            attempt = self.engine.settlers.submit(self.attempt)
             try:
                 found = await detached(attempt)
                 if found is not None:

@@ -60,6 +60,7 @@ class Execution:
         self._cancelled: set[asyncio.Task[Any]] = set()
         self.closing: Stop | None = None
         self._advanced = False
+        self._flushing: Future[None] | None = None
         self.memory: dict[str, Any] = {}
         self.journal = self.journal_type(
             engine.store,
@@ -181,6 +182,11 @@ class Execution:
             with self._idle:
                 self._in_flight -= 1
                 self._idle.notify_all()
+
+    def flush_soon(self) -> None:
+        """Write staged state in a thread: the heartbeat must not wait for it."""
+        if self.journal.has_staged and (self._flushing is None or self._flushing.done()):
+            self._flushing = self.engine.writers.submit(self.journal.flush_soon)
 
     # -- stopping
 
@@ -364,6 +370,7 @@ class Execution:
     def release(self) -> None:
         """Hand the run back, so that any worker goes on with it."""
         self.engine.forget(self)
+        self.journal.hurry()
         with suppress(Stop):
             self.journal.flush()  # state of finished steps need not be made again
         self.journal.abandon()

@@ -10,10 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 from .errors import BrokenRecord, OwnershipLost, Stop
-from .log import logger
+from .log import Trouble, logger
 from .record import CLOSE, FLUSH, OPEN, RETRY, Draft, Record, check_link, now_us, rows_digest
 from .store import Statement, Store, runs
 from .stream import Emitted, Numbering
+
+# Between two tries to write a record while the database is unwell, in seconds.
+_LONGEST_PAUSE = 2.0
 
 
 def load(run_id: str, texts: Iterable[str]) -> list[Record]:
@@ -82,7 +85,8 @@ class Journal:
     ) -> None:
         self.run_id, self.owner = run_id, owner
         self._store, self._worker, self._epoch, self._on_lost = store, worker, epoch, on_lost
-        self._lock = threading.RLock()
+        self._lock, self._writing = threading.RLock(), threading.RLock()
+        self._hurried = threading.Event()
         self._staged: list[Statement] = []
         self.lost: Stop | None = None
         loaded = load(run_id, runs.records(store, run_id))
@@ -112,20 +116,24 @@ class Journal:
         with self._lock:
             self._staged.extend(statements)
 
+    @property
+    def has_staged(self) -> bool:
+        return bool(self._staged)
+
     def flush(self) -> None:
         """Write what is staged, under a record of its own."""
-        with self._lock:
+        with self._writing:
             if self._staged:
                 self.commit(Draft(FLUSH, f"{FLUSH}:{self._seq + 1}", "null"))
 
     def flush_soon(self) -> None:
         """`flush` unless somebody is writing right now: then the next record takes the rows along."""
-        if self._staged and self._lock.acquire(blocking=False):
+        if self._staged and self._writing.acquire(blocking=False):
             try:
                 if self.lost is None:
                     self.flush()
             finally:
-                self._lock.release()
+                self._writing.release()
 
     def commit(self, draft: Draft, rows: Sequence[Statement] = ()) -> Record:
         """Write a record together with `rows` and everything staged before, in one fenced transaction.
@@ -133,10 +141,12 @@ class Journal:
         Raises:
             OwnershipLost: another worker owns the run; nothing was written.
         """
-        with self._lock:
+        with self._writing:  # events are committed in the order of their numbers
+            with self._lock:
+                emitted = self._events.statements(draft.events)
             return self._write(
                 draft,
-                [*rows, *self._events.statements(draft.events)],
+                [*rows, *emitted],
                 lambda record, all_rows: runs.append(self._store, record, self.owner, all_rows),
             )
 
@@ -166,10 +176,11 @@ class Journal:
     def _write(
         self, draft: Draft, rows: Sequence[Statement], write: Callable[[Record, Sequence[Statement]], bool]
     ) -> Record:
-        with self._lock:
+        with self._writing:  # for as long as it takes; whoever only stages or looks does not wait for that
             if self.lost is not None:
                 raise self.lost
-            together = [*self._staged, *rows]
+            staged = [*self._staged]
+            together = [*staged, *rows]
             record = draft.seal(
                 run=self.run_id,
                 seq=self._seq + 1,
@@ -180,34 +191,67 @@ class Journal:
                 rows=rows_digest((s.sql, s.rows) for s in together) if together else "",
             )
             try:
-                written = write(record, together)
-            except Exception as error:
-                logger.exception(
-                    "run %r: record %r could not be written; this process stops driving it",
-                    self.run_id,
-                    draft.path,
-                )
-                raise self._lose() from error
+                written = self._insist(record, lambda: write(record, together))
             except BaseException:
                 self._lose()
                 raise
             if not written:
                 raise self._lose()
-            self._staged = []
-            self._seq, self._prev, self._at = record.seq, record.hash, record.body["at"]
-            self._known[record.path] = record
-            self.has_recorded = True
+            with self._lock:
+                del self._staged[: len(staged)]
+                self._seq, self._prev, self._at = record.seq, record.hash, record.body["at"]
+                self._known[record.path] = record
+                self.has_recorded = True
             return record
 
+    def _insist(self, record: Record, write: Callable[[], bool]) -> bool:
+        """Try until the database is well: to give the run up would repeat what this record tells of.
+
+        It ends earlier when the run is lost or handed back, and for an error that the record itself is to blame for.
+        """
+        trouble: Trouble | None = None
+        pause = 0.05
+        while True:
+            try:
+                with self._store.briefly():
+                    written = write()
+            except Exception as error:
+                may_heal = self._store.may_heal(error)
+                if self._hurried.is_set() or not may_heal:
+                    logger.error(
+                        "run %r: record %r could not be written; this process stops driving it: %s",
+                        self.run_id,
+                        record.path,
+                        error,
+                        exc_info=not may_heal,
+                    )
+                    raise self._lose() from error
+                trouble = trouble or Trouble(f"run {self.run_id!r}: writing the record {record.path!r}")
+                trouble.met(error)
+            else:
+                if trouble is not None:
+                    trouble.over()
+                return written
+            self._hurried.wait(pause)
+            if self.lost is not None:
+                raise self.lost
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def hurry(self) -> None:
+        """The run is about to be handed back: a record that waits for the database is tried once more."""
+        self._hurried.set()
+
     def _lose(self) -> Stop:
-        if self.lost is None:
-            self.lost = OwnershipLost(
+        with self._lock:
+            is_news = self.lost is None
+            lost = self.lost = self.lost or OwnershipLost(
                 f"run {self.run_id!r} is owned by another worker, or its database could not be written"
             )
+        self._hurried.set()
+        if is_news:
             self._on_lost()
-        return self.lost
+        return lost
 
     def abandon(self) -> None:
-        """Write nothing more: the worker itself was declared dead."""
-        with self._lock:
-            self._lose()
+        """Write nothing more: the worker itself was declared dead. Does not wait for a record that is being written."""
+        self._lose()

@@ -85,7 +85,11 @@ class Runner:
                 f"and give the second one another name="
             )
         if (running := engine.launched()) is not None:
-            self.attach(running.store)
+            try:
+                self.attach(running.store)
+            except BaseException:
+                del RUNNERS[self.name]  # it cannot be used, and its name is free again
+                raise
             running.wake()
 
     # -- what an integration provides

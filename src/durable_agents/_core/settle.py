@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def settle_error(run: "Execution", error: BaseException) -> Any:
     """The native loop raised: record the failure, or hand the run back. Raises what the caller is told."""
     run.settling = True
-    if run.journal.lost is not None or run.closing is not None:
+    interrupted = not isinstance(
+        error, Exception | Stop | asyncio.CancelledError
+    )  # Ctrl-C is the caller's to hear
+    if run.closing is not None or (run.journal.lost is not None and not interrupted):
         return settle(run, None)
     run.stop(Released())
     if isinstance(error, Exception):

@@ -57,9 +57,13 @@ class Worker:
         worker = uuid.uuid4().hex
         lock = self._store.hold(worker)  # first the lock, so that no sweeper finds the row without it
         label = f"{socket.gethostname()}:{os.getpid()}"
-        self._store.execute(
-            "INSERT INTO durable_agents_worker (worker_id, label, beat) VALUES (?, ?, 1)", (worker, label)
-        )
+        try:
+            self._store.execute(
+                "INSERT INTO durable_agents_worker (worker_id, label, beat) VALUES (?, ?, 1)", (worker, label)
+            )
+        except BaseException:
+            lock.release()
+            raise
         return worker, lock
 
     def beat(self) -> bool:
@@ -93,9 +97,20 @@ class Worker:
                 self._seen[worker] = (beat, now)
                 continue
             quiet = now - since
-            if quiet > live.lease or (quiet > live.grace and self._store.lock_is_free(worker)):
+            if quiet > live.lease or (quiet > live.grace and self._has_let_go(worker)):
                 self._declare_dead(worker, label, beat, quiet)
         return runs.release_dead(self._store)
+
+    def _has_let_go(self, worker: str) -> bool:
+        """Whether a worker's lock is free because its process is gone.
+
+        A server that restarts frees all locks. Then ours was lost as well, which is looked at last, and the others
+        have a lease to take theirs again.
+        """
+        if not self._store.lock_is_free(worker):
+            return False
+        self._lock.refresh()
+        return time.monotonic() - self._lock.broken > self._liveness.lease
 
     def _declare_dead(self, worker: str, label: str, beat: int, quiet: float) -> None:
         sql = "DELETE FROM durable_agents_worker WHERE worker_id = ? AND beat = ?"
@@ -106,9 +121,11 @@ class Worker:
 
     def leave(self) -> None:
         """Sign off: nobody has to wait for a grace."""
-        self._store.execute("DELETE FROM durable_agents_worker WHERE worker_id = ?", (self.id,))
-        runs.release_dead(self._store)
-        self._lock.release()
+        try:
+            self._store.execute("DELETE FROM durable_agents_worker WHERE worker_id = ?", (self.id,))
+            runs.release_dead(self._store)
+        finally:
+            self._lock.release()
 
     def abandon(self) -> None:
         self._lock.abandon()

@@ -25,8 +25,9 @@ from ._private import (
     patch_configurable,
     read_channels,
 )
-from ._saver import TABLES, DurableSaver
+from ._saver import DurableSaver
 from ._shape import structure_of
+from ._tables import MIGRATIONS
 from ._tasks import INTERRUPTS, LOOP
 
 RECORDED_KEYWORDS = ("output_keys", "interrupt_before", "interrupt_after", "context")
@@ -57,7 +58,7 @@ class GraphRunner(Runner):
         super().__init__(name, codec, **options)
 
     def attach(self, store: Store) -> None:
-        store.create_tables(TABLES)
+        store.migrate_tables(self.framework, MIGRATIONS)
 
     def is_async(self, execution: Execution) -> bool:
         return bool(execution.input["async"])

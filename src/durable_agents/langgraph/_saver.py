@@ -45,10 +45,9 @@ from ._tables import (
     PUT_ITEM,
     PUT_WRITE,
     REPLACE_WRITE,
-    TABLES,
 )
 
-__all__ = ["TABLES", "DurableSaver", "Head", "Staging", "strict_serde"]
+__all__ = ["DurableSaver", "Head", "Staging", "strict_serde"]
 
 _TASKS_RECORDED = 4096
 _SHORT_TEXT = 32

@@ -5,21 +5,23 @@ the digest of its node. Items are what lists are made of, see `_deltas`. Rows of
 and never to those of another thread.
 """
 
-TABLES: tuple[str, ...] = (
-    "CREATE TABLE IF NOT EXISTS langgraph_checkpoint ("
-    "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, id TEXT NOT NULL, parent TEXT, run TEXT,"
-    " type TEXT NOT NULL, body {blob} NOT NULL, metadata TEXT NOT NULL, PRIMARY KEY (space, thread, ns, id)"
-    "){without_rowid}",
-    "CREATE TABLE IF NOT EXISTS langgraph_channel ("
-    "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, channel TEXT NOT NULL, version TEXT NOT NULL,"
-    " type TEXT NOT NULL, body {blob} NOT NULL, PRIMARY KEY (space, thread, ns, channel, version)){without_rowid}",
-    "CREATE TABLE IF NOT EXISTS langgraph_item ("
-    "space TEXT NOT NULL, thread TEXT NOT NULL, digest {blob} NOT NULL, base {blob}, type TEXT NOT NULL,"
-    " body {blob} NOT NULL, PRIMARY KEY (space, thread, digest)){without_rowid}",
-    "CREATE TABLE IF NOT EXISTS langgraph_write ("
-    "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, checkpoint TEXT NOT NULL, task TEXT NOT NULL,"
-    " idx INTEGER NOT NULL, path TEXT NOT NULL, channel TEXT NOT NULL, type TEXT NOT NULL, body {blob} NOT NULL,"
-    " PRIMARY KEY (space, thread, ns, checkpoint, task, idx)){without_rowid}",
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        "CREATE TABLE IF NOT EXISTS langgraph_checkpoint ("
+        "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, id TEXT NOT NULL, parent TEXT, run TEXT,"
+        " type TEXT NOT NULL, body {blob} NOT NULL, metadata TEXT NOT NULL, PRIMARY KEY (space, thread, ns, id)"
+        "){without_rowid}",
+        "CREATE TABLE IF NOT EXISTS langgraph_channel ("
+        "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, channel TEXT NOT NULL, version TEXT NOT NULL,"
+        " type TEXT NOT NULL, body {blob} NOT NULL, PRIMARY KEY (space, thread, ns, channel, version)){without_rowid}",
+        "CREATE TABLE IF NOT EXISTS langgraph_item ("
+        "space TEXT NOT NULL, thread TEXT NOT NULL, digest {blob} NOT NULL, base {blob}, type TEXT NOT NULL,"
+        " body {blob} NOT NULL, PRIMARY KEY (space, thread, digest)){without_rowid}",
+        "CREATE TABLE IF NOT EXISTS langgraph_write ("
+        "space TEXT NOT NULL, thread TEXT NOT NULL, ns TEXT NOT NULL, checkpoint TEXT NOT NULL, task TEXT NOT NULL,"
+        " idx INTEGER NOT NULL, path TEXT NOT NULL, channel TEXT NOT NULL, type TEXT NOT NULL, body {blob} NOT NULL,"
+        " PRIMARY KEY (space, thread, ns, checkpoint, task, idx)){without_rowid}",
+    ),
 )
 """Templates: `{blob}` is the type of binary columns, `{without_rowid}` SQLite's option for tables without row ids."""
 

@@ -1,14 +1,17 @@
 """The database: every statement against DBOS's tables and ours stands in this package."""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import sqlalchemy as sa
 
 from ..errors import ConfigurationError
 from .base import ProcessLock, Statement, Store, Transaction
+from .schema import migrate
 
-__all__ = ["ProcessLock", "Statement", "Store", "Transaction", "open_store"]
+__all__ = ["ProcessLock", "Statement", "Store", "Transaction", "open_store", "opening"]
 
 
 def open_store(url: str) -> Store:
@@ -36,12 +39,19 @@ def open_store(url: str) -> Store:
         store = PostgresStore(url)
     else:
         raise ConfigurationError(f"{backend} is not supported: use a SQLite file or PostgreSQL")
+    with opening(store):
+        migrate(store)
+    return store
+
+
+@contextmanager
+def opening(store: Store) -> Iterator[None]:
+    """What is done inside must work, or the store is closed: trouble of the database is a `ConfigurationError` here."""
     try:
-        store.migrate()
+        yield
     except (sqlite3.Error, psycopg.Error, sa.exc.SQLAlchemyError) as error:
         store.close()
         raise ConfigurationError(f"cannot use the database {store.shown}: {error}") from error
     except BaseException:
         store.close()
         raise
-    return store

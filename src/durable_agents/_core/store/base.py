@@ -1,15 +1,42 @@
 """What the core asks of a database: statements, short transactions, and a lock that dies with its process."""
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import sqlalchemy as sa
 
+from . import versions
+from .versions import Migrations
+
 T = TypeVar("T")
 Params = Sequence[object]
+
+PATIENCE = 30.0
+"""How long a statement is tried again while the database is out of reach or locked, in seconds."""
+BRIEF = 1.0
+"""The same for threads that have a way of their own to try again: enough for a connection that was cut."""
+LOCK_WAIT = 2.0
+"""How long one try waits for a lock, in seconds. Nothing can wake it, so it is short."""
+
+
+class _Briefly(threading.local):
+    """Whether the current thread is inside `Store.briefly`; entered once per record, so it is no generator."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+_briefly = _Briefly()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +60,13 @@ class Transaction(Protocol):
 
 
 class ProcessLock(Protocol):
-    """A lock that is free as soon as its process is gone, however it went."""
+    """A lock that is free as soon as its process is gone, however it went.
+
+    `broken` is when it was last found lost, or not yet taken again, on the monotonic clock: what freed it may have
+    freed the locks of other living processes too.
+    """
+
+    broken: float
 
     def refresh(self) -> None:
         """Take the lock again if the connection that held it was lost."""
@@ -68,6 +101,8 @@ class Store(ABC):
         """The URL without its password."""
         return sa.make_url(self.url).render_as_string(hide_password=True)
 
+    # -- statements
+
     @abstractmethod
     def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
         """Rows of a read."""
@@ -81,8 +116,82 @@ class Store(ABC):
         """Run `work` in one transaction; it is rolled back when `work` raises."""
 
     @abstractmethod
-    def migrate(self) -> None:
-        """Create or migrate DBOS's tables and ours."""
+    def beat(self, sql: str, params: Params) -> int:
+        """`execute` for the heartbeat, which need not survive a power cut."""
+
+    def write(self, statements: Sequence[Statement]) -> None:
+        """Run statements in one transaction."""
+        self.transact(lambda tx: tx.write(statements))
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """In a forked child: drop the parent's connections without talking to the server."""
+
+    # -- trouble
+
+    @abstractmethod
+    def may_heal(self, error: BaseException) -> bool:
+        """Whether the same statement may work later: the database is away, locked, full or read-only.
+
+        False for what the statement itself is to blame for, such as a constraint.
+        """
+
+    @abstractmethod
+    def _is_away(self, error: Exception) -> bool:
+        """Whether the database is out of reach or locked: of what may heal, what usually does within seconds."""
+
+    def briefly(self) -> AbstractContextManager[None]:
+        """Inside, this thread hears of a database that is away after `BRIEF`: it tries again by itself, or ends."""
+        return _briefly
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        """Run `work`, again and again while the database is away and this thread has patience."""
+        begun, pause = time.monotonic(), 0.02
+        while True:
+            try:
+                return work()
+            except Exception as error:
+                patience = BRIEF if _briefly.depth else PATIENCE
+                if not self._is_away(error) or time.monotonic() - begun > patience:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 2, 0.5)
+
+    # -- tables
+
+    def migrate_tables(self, component: str, migrations: Migrations) -> None:
+        """Bring the tables of an integration to the newest version that it knows.
+
+        Args:
+            component: whose tables they are; each has a version of its own.
+            migrations: the steps from nothing to the newest version, see `versions`.
+
+        Raises:
+            ConfigurationError: the tables are of a newer version; nothing was written.
+        """
+        if versions.check(self, component, migrations) < len(migrations):
+            versions.migrate(self, component, migrations)
+
+    @abstractmethod
+    def migrating(self) -> AbstractContextManager[object]:
+        """Keeps other processes that start from migrating at the same time, where transactions alone do not."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, set[str]]:
+        """Table → columns, of DBOS's tables and ours."""
+
+    @abstractmethod
+    def unique_keys(self) -> set[tuple[str, tuple[str, ...]]]:
+        """(table, columns) of every primary key and unique index."""
+
+    @abstractmethod
+    def engine(self) -> sa.Engine:
+        """For DBOS's migrations."""
+
+    # -- liveness
 
     @abstractmethod
     def hold(self, name: str) -> ProcessLock:
@@ -94,27 +203,3 @@ class Store(ABC):
     @abstractmethod
     def forget_lock(self, name: str) -> None:
         """Remove what is left of a dead worker's lock."""
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """In a forked child: drop the parent's connections without talking to the server."""
-
-    @abstractmethod
-    def beat(self, sql: str, params: Params) -> int:
-        """`execute` for the heartbeat, which need not survive a power cut."""
-
-    def write(self, statements: Sequence[Statement]) -> None:
-        """Run statements in one transaction."""
-        self.transact(lambda tx: tx.write(statements))
-
-    def create_tables(self, tables: Sequence[str]) -> None:
-        """Create an integration's own tables where they are missing."""
-        with _creating:
-            for table in tables:
-                self.execute(table.format(**self.types))
-
-
-_creating = threading.Lock()

@@ -1,22 +1,25 @@
 """The store on one SQLite file (WAL, synchronous=FULL): one writing connection, one reading, one for the heartbeat."""
 
 import fcntl
+import math
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import sqlalchemy as sa
 
 from ..errors import ConfigurationError
+from . import base
 from .base import Params, ProcessLock, Statement, Store, T
-from .schema import OWN_TABLES, migrate_dbos
 
-BUSY_MS = 30_000
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_UNWELL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 
 
 def connect(path: str, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> sqlite3.Connection:
@@ -24,8 +27,7 @@ def connect(path: str, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> sqlit
 
     DBOS 3.4's statements call it with 'subsec', which SQLite 3.40 of Debian 12 answers with NULL.
     """
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000)
-    connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=base.PATIENCE)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute(f"PRAGMA synchronous={synchronous}")
     connection.execute("PRAGMA foreign_keys=ON")
@@ -53,6 +55,8 @@ class _Statements:
 
 class _FileLock:
     """`flock` on a file beside the database; the kernel frees it when the process ends."""
+
+    broken = -math.inf
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -97,6 +101,8 @@ class SqliteStore(Store):
         try:
             self._writer, self._reader = connect(str(self.path)), connect(str(self.path))
             self._pulse = connect(str(self.path), "NORMAL")
+            for connection in (self._writer, self._reader, self._pulse):
+                connection.execute(f"PRAGMA busy_timeout={int(base.LOCK_WAIT * 1000)}")
         except sqlite3.Error as error:
             raise ConfigurationError(f"cannot open the SQLite database {self.path}: {error}") from error
         self._write_lock, self._read_lock, self._pulse_lock = (
@@ -112,36 +118,70 @@ class SqliteStore(Store):
         return None
 
     def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
-        with self._read_lock:
-            return self._reader.execute(sql, params).fetchall()
+        def once() -> list[tuple[Any, ...]]:
+            with self._read_lock:
+                return self._reader.execute(sql, params).fetchall()
+
+        return self._patiently(once)
 
     def execute(self, sql: str, params: Params = ()) -> int:
-        with self._write_lock:
-            return self._writer.execute(sql, params).rowcount
+        def once() -> int:
+            with self._write_lock:
+                return self._writer.execute(sql, params).rowcount
+
+        return self._patiently(once)
 
     def beat(self, sql: str, params: Params) -> int:
-        with self._pulse_lock:
-            return self._pulse.execute(sql, params).rowcount
+        def once() -> int:
+            with self._pulse_lock:
+                return self._pulse.execute(sql, params).rowcount
+
+        return self._patiently(once)
 
     def transact(self, work: Callable[[_Statements], T]) -> T:
-        with self._write_lock:
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                result = work(_Statements(self._writer))
-                self._writer.execute("COMMIT")
-            except BaseException:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-                raise
-            return result
+        def once() -> T:
+            with self._write_lock:
+                self._writer.execute("BEGIN IMMEDIATE")
+                try:
+                    result = work(_Statements(self._writer))
+                    self._writer.execute("COMMIT")
+                except BaseException:
+                    if self._writer.in_transaction:
+                        self._writer.execute("ROLLBACK")
+                    raise
+                return result
 
-    def migrate(self) -> None:
-        engine = sa.create_engine("sqlite://", creator=lambda: connect(str(self.path)), poolclass=sa.NullPool)
-        try:
-            migrate_dbos(engine)
-        finally:
-            engine.dispose()
-        self.create_tables(OWN_TABLES)
+        return self._patiently(once)
+
+    def may_heal(self, error: BaseException) -> bool:
+        return _code(error) in _BUSY | _UNWELL
+
+    def _is_away(self, error: Exception) -> bool:
+        return _code(error) in _BUSY
+
+    def migrating(self) -> AbstractContextManager[object]:
+        return nullcontext()  # a transaction is the only one that writes
+
+    def columns(self) -> dict[str, set[str]]:
+        sql = "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type = 'table'"
+        found: dict[str, set[str]] = {}
+        for table, column in self.query(sql):
+            found.setdefault(table, set()).add(column)
+        return found
+
+    def unique_keys(self) -> set[tuple[str, tuple[str, ...]]]:
+        rows = self.query(
+            "SELECT t.name, i.name, c.name"
+            " FROM sqlite_master t, pragma_index_list(t.name) i, pragma_index_info(i.name) c"
+            " WHERE t.type = 'table' AND i.\"unique\" ORDER BY t.name, i.name, c.seqno"
+        )
+        return {
+            (table, tuple(column for _, _, column in index))
+            for (table, _), index in groupby(rows, key=lambda row: row[:2])
+        }
+
+    def engine(self) -> sa.Engine:
+        return sa.create_engine("sqlite://", creator=lambda: connect(str(self.path)), poolclass=sa.NullPool)
 
     def _lock_path(self, name: str) -> Path:
         return self.path.with_name(self.path.name + ".workers") / name
@@ -177,6 +217,12 @@ class SqliteStore(Store):
         _left_to_the_parent.extend([self._writer, self._reader, self._pulse])
         gone: Any = _Gone()
         self._writer = self._reader = self._pulse = gone
+
+
+def _code(error: BaseException) -> int | None:
+    """SQLite's primary result code."""
+    extended = getattr(error, "sqlite_errorcode", None)
+    return None if extended is None else extended & 0xFF
 
 
 class _Gone:

@@ -55,7 +55,9 @@ def start(store: Store, new: NewRun, worker: str | None) -> tuple[bool, str | No
                 "SELECT owner_xid FROM workflow_status WHERE workflow_uuid = ? AND creator_xid = ?",
                 (new.id, token),
             )
-            if mine:  # committed by an earlier try whose answer was lost; others may have taken the run over since
+            if (
+                mine
+            ):  # committed by an earlier try whose answer was lost; others may have taken the run over since
                 return True, token if mine[0][0] == token else None
             if not tx.query("SELECT 1 FROM workflow_status WHERE workflow_uuid = ?", (new.id,)):
                 raise _ThreadTaken  # another run took the thread between our look and the insert
