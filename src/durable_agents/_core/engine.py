@@ -254,7 +254,7 @@ class Engine:
             self._reborn()
         if self.worker.sweep():
             self._wake.set()
-        while not self._deferred.empty():
+        for _ in range(self._deferred.qsize()):  # work that cannot be done yet defers itself again
             self._deferred.get()()
         self._watch_own()
         self._watch_entries()

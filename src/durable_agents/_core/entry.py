@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from . import engine
 from .admission import NotNow
 from .answer import answer
-from .errors import RunNotFound, RunReleased
+from .errors import DatabaseUnavailable, RunNotFound, RunReleased
 from .execution import Execution
 from .opening import Request, open_run
 from .store import runs
@@ -56,7 +56,15 @@ class Entry:
                 f"run {self._id!r} goes on elsewhere: this process called shutdown() while it waited"
             )
         if not self._opened:
-            new, token = self._open()
+            try:
+                new, token = self._open()
+            except Exception as error:
+                if not running.store.may_heal(error):
+                    raise
+                raise DatabaseUnavailable(
+                    f"run {self._id!r} could not be started: {running.store.shown} cannot be used ({error}). "
+                    f"Call again with the same run_id: if it was started after all, the call attaches to it"
+                ) from error
             self._opened = True
             if token is not None:
                 return running.take(self._runner, self._id, token, self._request.live)
@@ -83,7 +91,7 @@ class Entry:
     def enter(self) -> Execution | Rest:
         """An execution to drive, or a run that has come to rest; waits until it is one of these."""
         try:
-            while (found := self.attempt()) is None:
+            while (found := self._try()) is None:
                 time.sleep(_POLL_SECONDS)
         except BaseException:
             self.give_up()
@@ -95,7 +103,7 @@ class Entry:
         self.loop = asyncio.get_running_loop()
         while True:
             # The attempt goes on when its caller is cancelled: then what it took must be given back.
-            attempt = self.engine.settlers.submit(self.attempt)
+            attempt = self.engine.settlers.submit(self._try)
             try:
                 found = await detached(attempt)
                 if found is not None:
@@ -108,6 +116,15 @@ class Entry:
                 attempt.add_done_callback(self.hand_back)
                 raise
 
+    def _try(self) -> Execution | Rest | None:
+        """`attempt`; a caller whose run has been opened waits for as long as the database is unwell."""
+        try:
+            return self.attempt()
+        except Exception as error:
+            if not self._opened or not self.engine.store.may_heal(error):
+                raise
+            return None
+
     @property
     def is_orphaned(self) -> bool:
         return self.loop is not None and self.loop.is_closed()
@@ -115,9 +132,15 @@ class Entry:
     def give_up(self) -> None:
         """The caller is gone before its turn came: any worker may take the run."""
         self.engine.turn_over(self)
-        if self._reserved and not self.engine.is_closed:
+        if not self._reserved or self.engine.is_closed:
+            return
+        try:
             runs.unreserve(self.engine.store, self._id, self.engine.worker.id)
-            self.engine.wake()
+        except Exception as error:
+            if not self.engine.store.may_heal(error):
+                raise
+            self.engine.defer(self.give_up)
+        self.engine.wake()
 
     def hand_back(self, attempt: Future[Execution | Rest | None]) -> None:
         """The caller was cancelled during an attempt: release what it took."""

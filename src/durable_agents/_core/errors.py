@@ -2,6 +2,7 @@
 
     DurableError
     ├── ConfigurationError      a setting, a name or a database that cannot be used
+    ├── DatabaseUnavailable     the database cannot be used now, and nothing was begun
     ├── NotSupported            a feature of the framework that is not durable yet
     ├── RunNotFound             no run has this id
     ├── InputMismatch           the run id exists with another runner or input
@@ -33,6 +34,10 @@ class DurableError(Exception):
 
 class ConfigurationError(DurableError, ValueError):
     """A setting, a name or a database cannot be used as given."""
+
+
+class DatabaseUnavailable(DurableError, ConnectionError):
+    """The database cannot be used now; what was asked for has not begun, or is attached to when asked again."""
 
 
 class NotSupported(DurableError, NotImplementedError):

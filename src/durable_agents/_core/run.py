@@ -146,6 +146,15 @@ class Run:
             raise RunWaiting(self.id, self.questions)
         return row.over
 
+    def _has_ended(self, running: engine.Engine) -> bool:
+        """`_ended`; whoever waits for a result waits for the database, too."""
+        try:
+            return self._ended()
+        except Exception as error:
+            if not running.store.may_heal(error):
+                raise
+            return False
+
     def _outcome(self) -> Any:
         row = self._row()
         if row.state == "cancelled":
@@ -188,7 +197,7 @@ class Run:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         running = engine.current()
-        while not self._ended():
+        while not self._has_ended(running):
             _check(running, deadline, self.id)
             time.sleep(_POLL_SECONDS)
         return self._outcome()
@@ -197,7 +206,7 @@ class Run:
         """`result` for event loops."""
         deadline = None if timeout is None else time.monotonic() + timeout
         running = engine.current()
-        while not await asyncio.to_thread(self._ended):
+        while not await asyncio.to_thread(self._has_ended, running):
             _check(running, deadline, self.id)
             await asyncio.sleep(_POLL_SECONDS)
         return await asyncio.to_thread(self._outcome)
@@ -324,9 +333,19 @@ def _check(running: engine.Engine, deadline: float | None, run_id: str) -> None:
             f"run {run_id!r} has not ended, and this process called shutdown() while it waited for that"
         )
     if deadline is not None and time.monotonic() > deadline:
-        blocked = Run(run_id).blocked
-        why = f"no worker here drives it: {blocked}" if blocked else "it goes on, ask again later"
-        raise TimeoutError(f"run {run_id!r} has not ended yet; {why}")
+        raise TimeoutError(f"run {run_id!r} has not ended yet; {_why(running, run_id)}")
+
+
+def _why(running: engine.Engine, run_id: str) -> str:
+    """What a caller who has waited in vain should know."""
+    try:
+        with running.store.briefly():
+            blocked = Run(run_id).blocked
+    except Exception as error:
+        if not running.store.may_heal(error):
+            raise
+        return f"the database cannot be asked: {error}"
+    return f"no worker here drives it: {blocked}" if blocked else "it goes on, ask again later"
 
 
 def _step(record: Record) -> Step:

@@ -25,7 +25,9 @@ def _settle(future: Future[T], work: Callable[[], T]) -> None:
 
 
 class DaemonPool:
-    """`submit` as `concurrent.futures.ThreadPoolExecutor` has it. Threads are made when all others are busy.
+    """`submit` as `concurrent.futures.ThreadPoolExecutor` has it. More threads are made when all others are busy.
+
+    There is one from the beginning: Python 3.12 makes none once the process has begun to end.
 
     Args:
         size: at most this many threads; further work waits its turn.
@@ -35,10 +37,11 @@ class DaemonPool:
     def __init__(self, size: int, name: str) -> None:
         self._size, self._name = size, name
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        self._idle = threading.Semaphore(1)
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._closed = False
+        self._grow()
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Run `work` in a thread; the future cannot be cancelled once it was given."""
@@ -57,8 +60,13 @@ class DaemonPool:
             if len(self._threads) < self._size:
                 name = f"{self._name}-{len(self._threads)}"
                 thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    if not self._threads:
+                        raise
+                    return  # the process ends, or may have no more threads: the work waits for one there is
                 self._threads.append(thread)
-                thread.start()
 
     def _serve(self) -> None:
         while (item := self._work.get()) is not None:
