@@ -12,7 +12,8 @@ from psycopg import sql
 
 import durable_agents
 import postgres
-from core.harness import Ledger, Programs
+from core.harness import SOURCES, Ledger, Programs
+from core.nursery import Nursery
 from durable_agents._core import engine
 from durable_agents._core.store import Store, open_store
 from plain import Plain
@@ -107,6 +108,27 @@ def agent() -> Callable[..., Plain]:
     return make
 
 
+_figures: list[tuple[str, str]] = []
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Notes what was measured, for the end of pytest's output: bounds are wider than what one wants to know."""
+    database = request.node.callspec.params["database_url"]
+
+    def note(what: str, value: str) -> None:
+        _figures.append((f"{what} ({database})", value))
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _figures:
+        terminalreporter.section("figures")
+        for what, value in _figures:
+            terminalreporter.write_line(f"{what}: {value}")
+
+
 @pytest.fixture
 def store(launched: str) -> Store:
     """The database as this process's engine reaches it."""
@@ -118,8 +140,18 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger")
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Where the programs of this session come from that have to start fast."""
+    ours = Nursery(SOURCES)
+    yield ours
+    ours.close()
+
+
 @pytest.fixture
-def programs(database_url: str, ledger: Ledger, tmp_path: Path) -> Iterator[Programs]:
-    started = Programs(database_url, tmp_path, ledger)
+def programs(
+    database_url: str, ledger: Ledger, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Programs]:
+    started = Programs(database_url, tmp_path, ledger, lambda: request.getfixturevalue("nursery"))
     yield started
     started.end()

@@ -15,15 +15,15 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def effect(name: str, result: object = None) -> object:
-    """Append `name` to the ledger. DIE=before:name or after:name kills the process around it."""
+def effect(name: str, result: object = None, pid: int | None = None) -> object:
+    """Append `name` to the ledger, with its key and whose it is. DIE=before:name or after:name kills around it."""
     if os.environ.get("DIE") == f"before:{name}":
         die()
     try:
         key = durable_agents.idempotency_key()
     except DurableError:
         key = ""
-    line = f"{name}\t{key}\t{os.getpid()}\n".encode()
+    line = f"{name}\t{key}\t{pid or os.getpid()}\n".encode()
     file = os.open(LEDGER, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.write(file, line)
     os.fsync(file)
@@ -33,7 +33,7 @@ def effect(name: str, result: object = None) -> object:
     return name if result is None else result
 
 
-def gate(name: str) -> None:
-    """Wait until the test opens the gate: a file of this name in the working directory."""
-    while not Path(name).exists():
+def gate(*names: str) -> None:
+    """Wait until the test opens the gate: a file of one of these names in the working directory."""
+    while not any(Path(name).exists() for name in names):
         time.sleep(0.005)

@@ -7,7 +7,7 @@ from ...record import Record
 from ..base import Store, Transaction
 from .appends import insert
 from .ends import new_token, supersede
-from .rows import APPLICATION, PORTABLE, QUEUE, QUEUES, attributes, tie
+from .rows import ACTIVE, APPLICATION, PORTABLE, QUEUE, QUEUES, attributes, tie
 from .versions import note
 
 LONGEST_REST = 30.0
@@ -37,6 +37,11 @@ def start(store: Store, new: NewRun, worker: str | None) -> tuple[bool, str | No
 
     def work(tx: Transaction) -> tuple[bool, str | None]:
         owned = worker is not None and (new.thread is None or _thread_is_free(tx, new.thread))
+        if owned and new.thread is not None:
+            # Before we take the thread: an answer that comes at the same time must not wait for us, nor lose its turn.
+            supersede(store, tx, new.thread, new.id)
+            if not _thread_is_free(tx, new.thread):
+                raise _ThreadTaken
         inserted = tx.execute(
             "INSERT INTO workflow_status (workflow_uuid, status, name, executor_id, created_at, updated_at,"
             " application_version, recovery_attempts, queue_name, started_at_epoch_ms, deduplication_id, priority,"
@@ -55,13 +60,11 @@ def start(store: Store, new: NewRun, worker: str | None) -> tuple[bool, str | No
                 "SELECT owner_xid FROM workflow_status WHERE workflow_uuid = ? AND creator_xid = ?",
                 (new.id, token),
             )
-            if (
-                mine
-            ):  # committed by an earlier try whose answer was lost; others may have taken the run over since
-                return True, token if mine[0][0] == token else None
-            if not tx.query("SELECT 1 FROM workflow_status WHERE workflow_uuid = ?", (new.id,)):
-                raise _ThreadTaken  # another run took the thread between our look and the insert
-            return False, None
+            if mine:  # committed by an earlier try whose answer was lost; it may have been taken over since
+                raise _Exists(True, token if mine[0][0] == token else None)
+            if tx.query("SELECT 1 FROM workflow_status WHERE workflow_uuid = ?", (new.id,)):
+                raise _Exists(False, None)
+            raise _ThreadTaken  # another run took the thread between our look and the insert
         tx.execute(
             "INSERT INTO workflow_input (workflow_uuid, inputs, retention_timestamp) VALUES (?, ?, ?)",
             (
@@ -71,25 +74,32 @@ def start(store: Store, new: NewRun, worker: str | None) -> tuple[bool, str | No
             ),
         )
         insert(tx, new.opening)
-        if owned and new.thread is not None:
-            supersede(store, tx, new.thread, new.id)
         return True, token if owned else None
 
     while True:
         try:
             return store.transact(work)
+        except _Exists as found:
+            return found.new, found.token
         except _ThreadTaken:
             continue
 
 
 class _ThreadTaken(Exception):
-    pass
+    """Nothing is inserted, and no pause dropped: look again."""
+
+
+class _Exists(Exception):
+    """Nothing is inserted, and no pause dropped: the run is there."""
+
+    def __init__(self, new: bool, token: str | None) -> None:
+        self.new, self.token = new, token
 
 
 def _thread_is_free(tx: Transaction, thread: str) -> bool:
     return not tx.query(
         f"SELECT 1 FROM workflow_status WHERE queue_name = '{QUEUE}' AND queue_partition_key = ?"
-        " AND status IN ('ENQUEUED', 'PENDING') LIMIT 1",
+        f" AND {ACTIVE} LIMIT 1",
         (thread,),
     )
 
@@ -103,7 +113,7 @@ def claim(
     only: str | None = None,
     shunned: Collection[str] = (),
 ) -> list[tuple[str, str, str]]:
-    """Take queued runs, oldest first; of each thread the oldest, and only while no other run of it is active.
+    """Take queued runs, oldest first; of each thread the one that was running already, else the oldest.
 
     Args:
         wanted: runners this process has, each with the version of its code that it takes runs of; None: of any. Rows of
@@ -128,36 +138,44 @@ def claim(
     if shunned:
         mine += f" AND w.workflow_uuid NOT IN ({', '.join('?' * len(shunned))})"
     token = new_token()
+    turn = (
+        "(w.queue_partition_key IS NULL OR NOT EXISTS (SELECT 1 FROM workflow_status o"
+        f" WHERE o.queue_name IN {QUEUES} AND o.queue_partition_key = w.queue_partition_key AND o.{ACTIVE}"
+        " AND o.workflow_uuid <> w.workflow_uuid AND (o.status = 'PENDING' OR o.deduplication_id IS NOT NULL"
+        f" OR (w.deduplication_id IS NULL AND (o.created_at, o.{order}) < (w.created_at, w.{order})))))"
+    )
     candidates = (
-        f"SELECT w.workflow_uuid FROM workflow_status w WHERE w.queue_name IN {QUEUES} AND w.status = 'ENQUEUED'"
+        "SELECT w.workflow_uuid, w.queue_partition_key, w.deduplication_id FROM workflow_status w"
+        f" WHERE w.queue_name IN {QUEUES} AND w.{ACTIVE} AND w.status = 'ENQUEUED'"
         f" AND w.application_name = '{APPLICATION}' AND ({ours}) AND {mine}"
         # The last condition is for a clock that was set back, and for what DBOS's own resume leaves behind.
         " AND (w.delay_until_epoch_ms IS NULL OR w.delay_until_epoch_ms <= "
         f"{store.now} OR w.delay_until_epoch_ms > {store.now} + {int(LONGEST_REST * 2000)})"
-        " AND (w.queue_partition_key IS NULL OR NOT EXISTS (SELECT 1 FROM workflow_status o"
-        f" WHERE o.queue_name IN {QUEUES} AND o.queue_partition_key = w.queue_partition_key"
-        " AND o.workflow_uuid <> w.workflow_uuid AND (o.status = 'PENDING' OR (o.status = 'ENQUEUED'"
-        f" AND (o.created_at, o.{order}) < (w.created_at, w.{order})))))"
-        f" ORDER BY w.created_at, w.{order} LIMIT ?"
+        f" AND {turn} ORDER BY w.created_at, w.{order} LIMIT ?"
     )
     params = (*names, *((only, worker) if only else ()), *shunned)
     if only is None and not store.query(candidates, (*params, 1)):  # an empty claim must not write
         return []
 
     def work(tx: Transaction) -> list[tuple[str, str, str]]:
+        found = tx.query(candidates + store.skip_locked, (*params, limit))
+        if not found:
+            return []
+        for run_id, thread, key in found:
+            if thread is not None and key is None:
+                supersede(store, tx, thread, run_id)
+        # The turn is looked at again: the pause of an older run may just have been answered instead of dropped.
         rows = tx.query(
-            f"UPDATE workflow_status SET status = 'PENDING', owner_xid = ?, executor_id = ?, queue_name = '{QUEUE}',"
-            f" recovery_attempts = COALESCE(recovery_attempts, 0) + 1, deduplication_id = queue_partition_key,"
+            f"UPDATE workflow_status AS w SET status = 'PENDING', owner_xid = ?, executor_id = ?,"
+            f" queue_name = '{QUEUE}', recovery_attempts = COALESCE(recovery_attempts, 0) + 1,"
+            " deduplication_id = queue_partition_key,"
             " delay_until_epoch_ms = CASE WHEN delay_until_epoch_ms IS NULL THEN NULL ELSE 0 END,"
             f" started_at_epoch_ms = {store.now}, updated_at = {store.now}"
-            f" WHERE status = 'ENQUEUED' AND workflow_uuid IN ({candidates}{store.skip_locked})"
-            " RETURNING workflow_uuid, name, queue_partition_key",
-            (token, worker, *params, limit),
+            f" WHERE w.status = 'ENQUEUED' AND w.workflow_uuid IN ({', '.join('?' * len(found))}) AND {turn}"
+            " RETURNING workflow_uuid, name",
+            (token, worker, *(run_id for run_id, _, _ in found)),
         )
-        for run_id, _, thread in rows:
-            if thread is not None:
-                supersede(store, tx, thread, run_id)
-        return [(run_id, name, token) for run_id, name, _ in rows]
+        return [(run_id, name, token) for run_id, name in rows]
 
     try:
         return store.transact(work)
@@ -222,15 +240,27 @@ def unclaim(store: Store, run_id: str, owner: str, *, rest: float | None = None,
 
 
 def release_dead(store: Store) -> int:
-    """Re-queue what dead workers left running, and free what they had reserved. Dead is who has no row."""
-    dead = "executor_id NOT IN (SELECT worker_id FROM durable_agents_worker)"
-    theirs = f"queue_name = '{QUEUE}' AND executor_id IS NOT NULL AND {dead}"
-    if not store.query(
-        f"SELECT 1 FROM workflow_status WHERE status IN ('PENDING', 'ENQUEUED') AND {theirs} LIMIT 1"
-    ):
+    """Re-queue what dead workers left running, and free what they had reserved. Dead is who has no row, for ever."""
+    dead = store.query(
+        f"SELECT DISTINCT executor_id FROM workflow_status WHERE {ACTIVE} AND queue_name = '{QUEUE}'"
+        " AND executor_id IS NOT NULL AND executor_id NOT IN (SELECT worker_id FROM durable_agents_worker)"
+    )
+    if not dead:
         return 0
-    store.execute(f"UPDATE workflow_status SET executor_id = NULL WHERE status = 'ENQUEUED' AND {theirs}")
-    return store.execute(f"{_REQUEUE.format(now=store.now)} WHERE status = 'PENDING' AND {theirs}")
+    # Their ids, and not who has no row by now: a statement that had to wait does not see workers that came since.
+    theirs = f"{ACTIVE} AND queue_name = '{QUEUE}' AND executor_id IN ({', '.join('?' * len(dead))})"
+    ids = [worker for (worker,) in dead]
+
+    def free(tx: Transaction, status: str, change: str) -> int:
+        # What a frozen worker has locked is left to the next sweep; the rest must not wait for it.
+        mine = f"SELECT workflow_uuid FROM workflow_status WHERE status = '{status}' AND {theirs}{store.skip_locked}"
+        return tx.execute(f"{change} WHERE status = '{status}' AND workflow_uuid IN ({mine})", ids)
+
+    def work(tx: Transaction) -> int:
+        free(tx, "ENQUEUED", "UPDATE workflow_status SET executor_id = NULL")
+        return free(tx, "PENDING", _REQUEUE.format(now=store.now))
+
+    return store.transact(work)
 
 
 def owned_by(store: Store, worker: str) -> list[tuple[str, str, bool]]:

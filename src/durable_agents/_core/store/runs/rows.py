@@ -12,6 +12,9 @@ APPLICATION = "durable_agents"
 # DBOS's own `resume` puts a row on its internal queue; we take it back from there.
 QUEUES = f"('{QUEUE}', '_dbos_internal_queue')"
 FOREVER = 2**63 - 1
+# The condition of DBOS's partial indexes on what is queued or running. SQLite uses them only for statements that have
+# it word for word.
+ACTIVE = "status IN ('ENQUEUED', 'PENDING')"
 PORTABLE = "portable_json"
 
 STATUS = {

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ...codec import dumps
 from ..base import Store, Transaction
-from .rows import QUEUE, attributes
+from .rows import ACTIVE, QUEUE, attributes
 
 
 def stranded(store: Store, wanted: Mapping[str, str | None], limit: int) -> list[tuple[str, str]]:
@@ -14,8 +14,8 @@ def stranded(store: Store, wanted: Mapping[str, str | None], limit: int) -> list
         return []
     other = " OR ".join(["name = ? AND application_version <> ?"] * len(exact))
     rows = store.query(
-        f"SELECT workflow_uuid, name FROM workflow_status WHERE queue_name = '{QUEUE}' AND status = 'ENQUEUED'"
-        f" AND attributes IS NULL AND ({other}) LIMIT ?",
+        f"SELECT workflow_uuid, name FROM workflow_status WHERE queue_name = '{QUEUE}' AND {ACTIVE}"
+        f" AND status = 'ENQUEUED' AND attributes IS NULL AND ({other}) LIMIT ?",
         (*(value for pair in exact.items() for value in pair), limit),
     )
     return [(run_id, name) for run_id, name in rows]

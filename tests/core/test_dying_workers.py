@@ -1,0 +1,193 @@
+"""Whoever dies, freezes or is taken for dead loses its runs to the others, and moves nothing of theirs afterwards."""
+
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from core.harness import Program, Programs, eventually, thaw, until_over
+from durable_agents import runs
+from durable_agents._core import engine
+from durable_agents._core.store import Store
+
+Figure = Callable[[str, str], None]
+
+NOTICED = 1.0
+"""Seconds from a SIGKILL to the first new step elsewhere with the default liveness, as the median of ten."""
+
+
+def held(programs: Programs, times: int) -> None:
+    eventually(lambda: programs.ledger.effects().count("held") == times)
+
+
+def first_step_of(programs: Programs, run_id: str, program: Program) -> float:
+    """When this process began its first step of the run."""
+    eventually(lambda: program.pid in programs.ledger.pids(f"{run_id}/0"), what=program.output)
+    return time.monotonic()
+
+
+def shown(seconds: list[float]) -> str:
+    return f"median {statistics.median(seconds):.2f} s, at most {max(seconds):.2f} s"
+
+
+def test_the_runs_of_a_killed_worker_go_on_elsewhere_within_a_second(
+    programs: Programs, figure: Figure
+) -> None:
+    other, took = programs.worker(), []
+    for n in range(10):
+        dying = programs.worker()
+        dying.tell("call", "steps", f"r{n}", None, {"count": 1, "seconds": 0.5})
+        first_step_of(programs, f"r{n}", dying)
+        dying.kill()
+        killed = time.monotonic()
+        took.append(first_step_of(programs, f"r{n}", other) - killed)
+    figure("SIGKILL to the first new step on another worker", shown(took))
+    assert statistics.median(took) < NOTICED
+
+
+def test_the_only_worker_goes_on_within_a_second_of_its_return(programs: Programs, figure: Figure) -> None:
+    """Nobody is there who could have noticed its death."""
+    took = []
+    for n in range(5):
+        dying = programs.worker()
+        dying.tell("call", "steps", f"r{n}", None, {"count": 1, "seconds": 0.1})
+        first_step_of(programs, f"r{n}", dying)
+        dying.kill()
+        back = programs.worker()
+        up = time.monotonic()
+        took.append(first_step_of(programs, f"r{n}", back) - up)
+        back.kill()
+    figure("return of the only worker to its first new step", shown(took))
+    assert statistics.median(took) < NOTICED
+
+
+def test_a_child_that_outlives_a_killed_worker_does_not_keep_it_alive(programs: Programs) -> None:
+    """Neither one that Python forked nor one that runs another program and has inherited every file."""
+    dying, other = programs.worker(), programs.worker()
+    dying.tell("call", "parent", "r", None, 60)
+    eventually(lambda: programs.ledger.effects().count("child") == 2, what=dying.output)
+    dying.kill()
+    killed = time.monotonic()
+    eventually(lambda: other.pid in programs.ledger.pids("parent"), 10, other.output)
+    took = time.monotonic() - killed
+    children = programs.ledger.pids("child")
+    for child in children:
+        os.kill(child, 0)  # it still lives
+        os.kill(child, 9)
+    assert took < 3
+
+
+def moved(store: Store, run_id: str) -> list[Any]:
+    """All that the database holds of a run: its records, its row, and the rows of the integration's own table."""
+    return [
+        store.query(
+            "SELECT * FROM operation_outputs WHERE workflow_uuid = ? ORDER BY function_id", (run_id,)
+        ),
+        store.query("SELECT * FROM workflow_status WHERE workflow_uuid = ?", (run_id,)),
+        store.query("SELECT * FROM notes WHERE run = ? ORDER BY note, worker", (run_id,)),
+    ]
+
+
+def notes(store: Store) -> list[tuple[str, str]]:
+    """The state that was written, and by which worker."""
+    return [(note, worker) for note, worker in store.query("SELECT note, worker FROM notes ORDER BY note")]
+
+
+def lost_its_run(program: Program) -> bool:
+    return "declared dead" in program.output and "owned by another worker" in program.output
+
+
+@pytest.mark.parametrize("when", ["while the run goes on", "when the run is over"])
+def test_a_frozen_worker_that_wakes_up_moves_nothing(programs: Programs, idle: str, when: str) -> None:
+    """It finds out at its next record, at its next state row and at its next heartbeat, whichever comes first."""
+    frozen = programs.worker()
+    frozen.tell("start", "noting", "r", "t", None)
+    held(programs, 1)
+    programs.freeze(frozen)
+    other = programs.worker(lease="1")
+    held(programs, 2)
+    store = engine.current().store
+    if when == "when the run is over":
+        (programs.home / "open").touch()
+        until_over(["r"])
+    else:  # the new owner has written what it had staged, and waits
+        (programs.home / f"open {frozen.pid}").touch()
+        (taker,) = workers_of(programs, other)
+        eventually(lambda: ("before held", taker) in notes(store))
+    before = moved(store, "r")
+    thaw(frozen)
+    eventually(lambda: lost_its_run(frozen), 10, frozen.output)
+    time.sleep(0.5)  # two heartbeats more: they write what is staged
+    assert moved(store, "r") == before
+    (programs.home / "open").touch()
+    until_over(["r"])
+    assert programs.ledger.effects() == ["first", "held", "held", "last"]
+    first, again, last = runs.get("r").steps()
+    assert [first.epoch, again.epoch, last.epoch] == [1, 2, 2]
+    late = [("after held", again.worker), ("last", again.worker)]
+    assert [note for note in notes(store) if note[0] in ("after held", "last")] == late
+    assert "declared dead" not in other.output
+
+
+def workers_of(programs: Programs, program: Program) -> list[str]:
+    """The ids under which this process is enrolled now."""
+    label = f"%:{program.pid}"
+    rows = engine.current().store.query(
+        "SELECT worker_id FROM durable_agents_worker WHERE label LIKE ?", (label,)
+    )
+    return [worker for (worker,) in rows]
+
+
+def declare_dead(worker: str) -> None:
+    """What a sweeper does when it takes a worker for dead."""
+    engine.current().store.execute("DELETE FROM durable_agents_worker WHERE worker_id = ?", (worker,))
+
+
+def test_a_worker_declared_dead_while_it_lives_stops_its_runs_and_comes_back(
+    programs: Programs, idle: str
+) -> None:
+    first, other = programs.worker(), programs.worker(poll="60")
+    first.tell("call", "noting", "r", "t", None)
+    held(programs, 1)
+    (before,) = workers_of(programs, first)
+    declare_dead(before)
+    held(programs, 2)
+    eventually(lambda: "declared dead" in first.output)
+    (programs.home / f"open {first.pid}").touch()  # the step it is in ends, and is not recorded
+    eventually(lambda: workers_of(programs, first) not in ([], [before]))
+    (after,) = workers_of(programs, first)
+    assert after != before
+    (programs.home / "open").touch()
+    until_over(["r"])
+    first.until('r gives "noted"')  # its caller gets the result of the run, whoever drove it
+    pids = [int(pid) for _, _, pid in programs.ledger.lines()]
+    assert programs.ledger.effects() == ["first", "held", "held", "last"]
+    assert pids[0] == pids[1] == first.pid
+    assert pids[2] == pids[3]
+    other.kill()
+    first.tell("start", "steps", "new", None, {"count": 2, "seconds": 0.0})
+    until_over(["new"])
+    assert set(programs.ledger.pids("new/0") + programs.ledger.pids("new/1")) == {first.pid}
+    assert {step.worker for step in runs.get("new").steps()} == {after}
+
+
+def test_three_sweepers_continue_each_of_fifty_runs_exactly_once(programs: Programs, idle: str) -> None:
+    dying = programs.worker()
+    started = [f"r{n}" for n in range(50)]
+    for run_id in started:
+        dying.tell("start", "steps", run_id, None, {"count": 2, "seconds": 60})
+    eventually(lambda: len(programs.ledger.effects()) == 50)
+    sweepers = [programs.worker(heartbeat="0.02", grace="0.06", poll="0.02", brisk="yes") for _ in range(3)]
+    dying.kill()
+    until_over(started)
+    effects = Counter(programs.ledger.effects())
+    assert effects == {f"{run}/{n}": 2 - n for run in started for n in (0, 1)}
+    for run in started:
+        (one,) = programs.ledger.pids(f"{run}/1")
+        assert programs.ledger.pids(f"{run}/0") == [dying.pid, one]
+        assert {step.epoch for step in runs.get(run).steps()} == {2}
+    assert sum(sweeper.output.count("is dead") for sweeper in sweepers) == 1
