@@ -59,24 +59,28 @@ def begun(traces: Traces) -> list[str]:
     ]
 
 
-def thawed(reference: Reference, point: Point, thawed: dict[str, Any]) -> list[str]:
+def thawed(reference: Reference, point: Point, thawed: dict[str, Any], at_rest: bool) -> list[str]:
     """What is wrong with what a thawed process was returned.
 
     It is its turn's result, or a later one of its run that has come about meanwhile. A stream cannot begin again.
+
+    Args:
+        at_rest: whether all turns were over when it was thawed. Else it may be returned what nobody was returned
+            uncrashed: the pause after an answer that is no verb's.
     """
     found = []
     for number, turn in thawed["turns"].items():
         later = [
-            other["returned"]
+            other.get("returned")
             for n, other in reference.seen["turns"].items()
-            if int(n) >= int(number) and other["run"]["id"] == turn["run"]["id"] and "returned" in other
+            if int(n) >= int(number) and other["run"]["id"] == turn["run"]["id"]
         ]
-        late = tuple(
-            f"raises {error}:" for error in _too_late(reference, int(number), turn["run"]["id"], point)
-        )
-        returned = turn.get("returned", "")
-        is_said = "returned" in turn and reference.seen["attaches"][int(number)]
-        if is_said and returned not in later and not returned.startswith(late):
+        is_known = reference.seen["attaches"][int(number)] and (at_rest or None not in later)
+        returned = turn.get("returned")
+        if returned is None or not is_known or returned in later:
+            continue
+        too_late = _too_late(reference, int(number), turn["run"]["id"], point)
+        if not returned.startswith(tuple(f"raises {error}:" for error in too_late)):
             what = f"turn {number}: the thawed process was returned something else"
             found += _differ(what, later, returned)
     return found

@@ -21,7 +21,7 @@ from . import hooks, tables
 from .api import Build
 from .boundaries import Boundaries, Point
 from .databases import Database
-from .marks import GONE, OVER, READY, THAWED, await_mark, is_marked, mark
+from .marks import GONE, OVER, READY, RECOVERED, THAWED, await_mark, is_marked, mark
 from .play import Play
 from .traces import note_claim
 from .world import World
@@ -73,7 +73,10 @@ def die(scene: Scene, point: Point, strict: bool, is_alone: bool = True) -> None
 
 
 def freeze(scene: Scene, point: Point, strict: bool) -> None:
-    """Go through the scenario to the freeze; once thawed, live on: to the end of this turn, and of the process."""
+    """Go through the scenario to the freeze; once thawed, live on: to the end of this turn, then as a worker only.
+
+    The process ends when the other one has come to rest, since it may have claimed a run in between.
+    """
     writing = hooks.serialise_transactions()
     driven = hooks.count_drives()
     hooks.note_claims(partial(note_claim, scene.folder))
@@ -81,12 +84,14 @@ def freeze(scene: Scene, point: Point, strict: bool) -> None:
     play = _first(scene, boundaries)
     turns = play.turns(0, lambda: is_marked(scene.folder, THAWED))
     boundaries.await_end()
+    if not boundaries.is_over:
+        return
+    await_mark(scene.folder, RECOVERED)
     while driven:  # what nobody waits for must end too, such as a queued run
         time.sleep(_LOOK_SECONDS)
     seen = {"turns": turns, **play.left()}
     durable_agents.shutdown()
-    if boundaries.is_over:
-        _save(scene, "thawed", seen)
+    _save(scene, "thawed", seen)
 
 
 def _freeze(folder: Path, writing: Any) -> None:
@@ -97,7 +102,7 @@ def _freeze(folder: Path, writing: Any) -> None:
 
 def recover(scene: Scene) -> None:
     """Launch after a kill, and go on."""
-    _save(scene, "recovered", _second(scene, LIVENESS).go_on())
+    _save(scene, RECOVERED, _second(scene, LIVENESS).go_on())
 
 
 def stand_by(scene: Scene, frozen: bool = False, hesitates: float = 0.0) -> None:
@@ -122,7 +127,7 @@ def stand_by(scene: Scene, frozen: bool = False, hesitates: float = 0.0) -> None
     running.wake()
     seen = play.go_on()
     before = tables.contents(running.store)
-    _save(scene, "recovered", seen)
+    _save(scene, RECOVERED, seen)
     if frozen:
         await_mark(scene.folder, OVER)
         _save(scene, "moved", tables.difference(before, tables.contents(running.store)))

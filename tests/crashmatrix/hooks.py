@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from durable_agents._core import context, entry, journal, run
+from durable_agents._core import store as stores
 from durable_agents._core.execution import Execution
 from durable_agents._core.record import CLOSE, FLUSH, WAIT
 from durable_agents._core.store import runs
@@ -40,8 +41,7 @@ _STORES = (SqliteStore, PostgresStore)
 
 def skip_migration() -> None:
     """The databases are copies of a migrated one; looking again at each launch would cost more than the run."""
-    for store in _STORES:
-        store.migrate = lambda self: None  # type: ignore[method-assign]
+    stores.migrate = lambda store: None  # type: ignore[attr-defined]
 
 
 def install(boundaries: Boundaries) -> None:

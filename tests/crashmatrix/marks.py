@@ -1,4 +1,4 @@
-"""How the processes of one attempt tell each other how far they are: by empty files in its folder.
+"""How the processes of one attempt tell each other how far they are: by files in its folder.
 
 A file is there for a process that was frozen, or that looks late, and needs nothing that a fork would have to share.
 """
@@ -10,8 +10,10 @@ READY = "ready"
 """By the bystander: it is at work."""
 GONE = "gone"
 """By the harness: the first process is dead, or frozen."""
-THAWED = "thawed"
+THAWED = "going on"
 """By the harness: the frozen process goes on."""
+RECOVERED = "recovered"
+"""By who goes on with the runs: all is at rest. Holds what it saw."""
 OVER = "over"
 """By the harness: that has ended too."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from . import check, child
 from .attempts import Kill, Outcome, Room, ended, indented, leave, read, scene_of
 from .forks import Attempt, Child, End, Look, fork
-from .marks import GONE, OVER, READY, THAWED, is_marked, mark
+from .marks import GONE, OVER, READY, RECOVERED, THAWED, is_marked, mark
 from .traces import Traces, claims
 
 # Enough for a thawed process to try its next write before the new owner writes anything.
@@ -57,12 +57,12 @@ def freeze(room: Room, kill: Kill, place: int) -> Attempt[Outcome]:
         trial.problems.append(ended("the process was to be frozen and", early))
     else:
         mark(trial.folder, GONE)
-        at_rest = trial.marked("recovered", bystander)
+        at_rest = trial.marked(RECOVERED, bystander)
         yield at_rest if kill.is_strict else lambda: at_rest() or trial.is_taken_over(first)
         thawed_at = time.monotonic_ns()
         mark(trial.folder, THAWED)
         first.thaw()
-        end = yield first.look
+        end = yield lambda: trial.thawed_end(first, bystander)
         mark(trial.folder, OVER)
         second = yield bystander.look
         traces = Traces.load(trial.folder, first.pid, thawed_at)
@@ -100,6 +100,12 @@ class _Trial:
         """Whether another process has claimed a run."""
         return any(claim.pid != first.pid for claim in claims(self.folder)) or None
 
+    def thawed_end(self, thawed: Child, bystander: Child) -> End | None:
+        """How the thawed process ended; when it waits in vain for the other one to come to rest, it is ended."""
+        if bystander.look() is not None and not is_marked(self.folder, RECOVERED):
+            thawed.end()
+        return thawed.look()
+
     def was_killed(self, first: End) -> bool:
         self._outcome.cpu += first.cpu
         if not first.was_killed:
@@ -114,7 +120,7 @@ class _Trial:
         if second.code != 0:
             self.problems.append(ended("the process that was to recover the run", second))
             return
-        self.problems += check.after_end(self._kill.reference, read(self.folder / "recovered"), traces)
+        self.problems += check.after_end(self._kill.reference, read(self.folder / RECOVERED), traces)
         if self.problems and second.output:
             self.problems.append(f"the recovering process printed:\n{indented(second.output)}")
 
@@ -126,13 +132,13 @@ class _Trial:
             self.problems.append(ended("the thawed process", first))
             return
         if (self.folder / "moved").exists():
-            seen, thawed = read(self.folder / "recovered"), read(self.folder / "thawed")
-            self.problems += check.thawed(self._kill.reference, self._kill.point, thawed)
+            seen, thawed = read(self.folder / RECOVERED), read(self.folder / "thawed")
+            at_rest = self._kill.is_strict
+            self.problems += check.thawed(self._kill.reference, self._kill.point, thawed, at_rest)
             self.problems += check.overwritten(seen, traces)
+            self.problems += check.agree(seen, thawed)
             moved = read(self.folder / "moved")
             self.problems += [f"the thawed process moved a row: {row}" for row in moved]
-            if self._kill.is_strict:  # else it may have ended before the other one
-                self.problems += check.agree(seen, thawed)
         if self.problems and first.output:
             self.problems.append(f"the thawed process printed:\n{indented(first.output)}")
 
