@@ -51,10 +51,17 @@ def queued(runner: Plain, run_id: str, thread: str | None) -> None:
     runner.start("done", run_id=run_id, thread=thread)
 
 
+def enrol(store: Store, worker: str) -> None:
+    """A worker that lives."""
+    store.execute("INSERT INTO durable_agents_worker (worker_id, label, beat) VALUES (?, 'w', 1)", (worker,))
+
+
 def driven_by(worker: str, runner: Plain, run_id: str, thread: str) -> None:
-    """A run that another worker has started."""
+    """A run that another worker has started, which then died."""
     store = engine.current().store
+    enrol(store, worker)
     new, token = open_run(store, runner.name, Request("done", thread), run_id, worker, code=runner.code)
+    store.execute("DELETE FROM durable_agents_worker WHERE worker_id = ?", (worker,))
     assert new
     assert token
 
@@ -108,6 +115,8 @@ class Slow:
 @contextmanager
 def answering(store: Store, run_id: str, worker: str | None) -> Iterator[None]:
     """An answer that is committed at the end of the block, or a moment later when that waits for it."""
+    if worker is not None:
+        enrol(store, worker)
     slow, failures = Slow(store), []
 
     def work() -> None:

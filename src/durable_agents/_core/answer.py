@@ -52,8 +52,7 @@ def answer(
             check_answer(question, value)
         draft = Draft(ANSWER, f"{WAIT}:{pause.number}/{ANSWER}", dumps(codec.encode(named)))
         tried = draft.after(records[-1], epoch=row.epoch, worker=worker or "")
-        runs.reopen(store, tx, tried, worker, token)
-        return token if worker else None
+        return token if runs.reopen(store, tx, tried, worker, token) else None
 
     return store.transact(work)
 

@@ -7,7 +7,7 @@ from ...record import Record
 from ..base import Store, Transaction
 from .appends import insert
 from .ends import new_token, supersede
-from .rows import ACTIVE, APPLICATION, PORTABLE, QUEUE, QUEUES, attributes, tie
+from .rows import ACTIVE, APPLICATION, PORTABLE, QUEUE, QUEUES, attributes, is_alive, tie
 from .versions import note
 
 LONGEST_REST = 30.0
@@ -36,7 +36,11 @@ def start(store: Store, new: NewRun, worker: str | None) -> tuple[bool, str | No
     token = new_token()
 
     def work(tx: Transaction) -> tuple[bool, str | None]:
-        owned = worker is not None and (new.thread is None or _thread_is_free(tx, new.thread))
+        owned = (
+            worker is not None
+            and is_alive(store, tx, worker)
+            and (new.thread is None or _thread_is_free(tx, new.thread))
+        )
         if owned and new.thread is not None:
             # Before we take the thread: an answer that comes at the same time must not wait for us, nor lose its turn.
             supersede(store, tx, new.thread, new.id)
@@ -159,7 +163,7 @@ def claim(
 
     def work(tx: Transaction) -> list[tuple[str, str, str]]:
         found = tx.query(candidates + store.skip_locked, (*params, limit))
-        if not found:
+        if not found or not is_alive(store, tx, worker):
             return []
         for run_id, thread, key in found:
             if thread is not None and key is None:

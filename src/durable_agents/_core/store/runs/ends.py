@@ -8,7 +8,7 @@ from ...codec import dumps
 from ...record import CLOSE, Draft, Record
 from ..base import Statement, Store, Transaction
 from .appends import append_in, insert
-from .rows import APPLICATION, FOREVER, ROW, Row, attributes, row_of
+from .rows import APPLICATION, FOREVER, ROW, Row, attributes, is_alive, row_of
 
 
 def finish(
@@ -86,23 +86,30 @@ def locked(store: Store, tx: Transaction, run_id: str) -> tuple[Row, list[Record
     return row_of(found[0]), [Record.load(text) for (text,) in texts]
 
 
-def reopen(store: Store, tx: Transaction, record: Record, worker: str | None = None, token: str = "") -> None:
-    """Append to a row at rest that `tx` has locked, and make it queued, or owned by `worker` under `token`."""
+def reopen(store: Store, tx: Transaction, record: Record, worker: str | None = None, token: str = "") -> bool:
+    """Append to a row at rest that `tx` has locked, and make it queued, or owned by `worker` under `token`.
+
+    A worker that was declared dead gets nothing: whoever drives the run finds it in the queue.
+
+    Returns:
+        Whether `worker` owns the run.
+    """
     run_id = record.body["run"]
     insert(tx, record)
-    if worker is None:
+    if worker is None or not is_alive(store, tx, worker):
         tx.execute(
             "UPDATE workflow_status SET status = 'ENQUEUED', delay_until_epoch_ms = NULL, executor_id = NULL,"
             f" completed_at = NULL, updated_at = {store.now} WHERE workflow_uuid = ?",
             (run_id,),
         )
-        return
+        return False
     tx.execute(
         "UPDATE workflow_status SET status = 'PENDING', delay_until_epoch_ms = NULL, owner_xid = ?, executor_id = ?,"
         " recovery_attempts = recovery_attempts + 1, deduplication_id = queue_partition_key,"
         f" started_at_epoch_ms = {store.now}, updated_at = {store.now} WHERE workflow_uuid = ?",
         (token, worker, run_id),
     )
+    return True
 
 
 def new_token() -> str:

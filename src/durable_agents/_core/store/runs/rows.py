@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..base import Store
+from ..base import Store, Transaction
 
 QUEUE = "durable_agents"
 APPLICATION = "durable_agents"
@@ -114,6 +114,15 @@ def waiting_on(store: Store, name: str, thread: str) -> Row | None:
         (name, thread_key(name, thread), APPLICATION),
     )
     return row_of(rows[0]) if rows else None
+
+
+def is_alive(store: Store, tx: Transaction, worker: str) -> bool:
+    """Whether nobody has declared the worker dead, nor does before the transaction ends.
+
+    One that was, and has not noticed yet, must take no run: the next sweep would take it away again.
+    """
+    sql = "SELECT 1 FROM durable_agents_worker WHERE worker_id = ?"
+    return bool(tx.query(sql + (" FOR KEY SHARE" if store.dialect == "postgresql" else ""), (worker,)))
 
 
 def owner(store: Store, run_id: str) -> str | None:
