@@ -23,6 +23,7 @@ Agent = Callable[..., Plain]
 Figure = Callable[[str, str], None]
 
 MANY = 10_000
+CROWD = 3_000
 LINUX = Path("/proc/self/stat").exists()
 
 
@@ -152,7 +153,7 @@ class Work:
 
 @pytest.fixture
 def crowd(agent: Agent) -> tuple[Plain, Store]:
-    """Ten thousand runs of one runner that wait, and as many that are over."""
+    """Many runs of one runner that wait, and as many that are over."""
 
     def body(asks: bool) -> Any:
         step("tool", "t", lambda: 1)
@@ -164,8 +165,8 @@ def crowd(agent: Agent) -> tuple[Plain, Store]:
     with pytest.raises(errors.RunWaiting):
         runner.run(True, run_id="waits", thread="waits")
     runner.run(False, run_id="over", thread="over")
-    multiply(store, "waits", [f"w{n}" for n in range(MANY)])
-    multiply(store, "over", [f"o{n}" for n in range(MANY)])
+    multiply(store, "waits", [f"w{n}" for n in range(CROWD)])
+    multiply(store, "over", [f"o{n}" for n in range(CROWD)])
     if store.dialect == "postgresql":
         store.execute("ANALYZE workflow_status")
     return runner, store
@@ -210,8 +211,7 @@ def test_no_hot_statement_looks_at_all_runs(crowd: tuple[Plain, Store], figure: 
         "a run that is queued": work.of(queued),
         "a run that is answered": work.of(answered),
     }
-    for what, steps in done.items():
-        figure(
-            f"{what} among {2 * MANY:,} runs", f"{steps:,} {'steps' if store.dialect == 'sqlite' else 'rows'}"
-        )
-    assert {what: steps for what, steps in done.items() if steps > MANY} == {}
+    most = max(done, key=lambda what: done[what])
+    unit = "steps of its machine" if store.dialect == "sqlite" else "rows read"
+    figure(f"most work among {2 * CROWD:,} runs", f"{most}, {done[most]:,} {unit}")
+    assert {what: steps for what, steps in done.items() if steps >= CROWD} == {}

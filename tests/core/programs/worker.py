@@ -138,7 +138,8 @@ def noting(input):
         journal.stage([Statement("INSERT INTO notes VALUES (?, ?, ?)", ((journal.run_id, worker, name),))])
 
     def held():
-        note("before held")
+        if not input:
+            note("before held")
         effect("held")
         gate("open", f"open {os.getpid()}")
         note("after held")
