@@ -86,9 +86,10 @@ def _check_repeated(
     run_id: str, state: str, pauses: list[Question], values: Mapping[str | None, Any]
 ) -> None:
     """A run that does not wait takes no answer, except the one it has already got."""
-    given = pauses[-1].answers if pauses else {}
+    last = pauses[-1].answers if pauses else {}
+    given = {question: answer for pause in pauses for question, answer in pause.answers.items()}
     for key, value in values.items():
-        question = next(iter(given), None) if key is None and len(given) == 1 else key
+        question = next(iter(last), None) if key is None and len(last) == 1 else key
         if question is None or question not in given:
             raise NotWaiting(
                 f"run {run_id!r} is {state} and asks nothing" + (f" named {key!r}" if key else "")

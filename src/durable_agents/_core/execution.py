@@ -53,7 +53,7 @@ class Execution:
     ) -> None:
         self.engine, self.runner, self.id, self.live = engine, runner, run_id, live
         self._idle = threading.Condition()
-        self._in_flight = 0
+        self._in_flight = self._bodies = 0
         self._confirmed = -math.inf
         self.settling = False
         self._tasks: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = set()
@@ -132,8 +132,8 @@ class Execution:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a step is in flight, or the outcome is being written."""
-        return self._in_flight > 0 or self.settling
+        """Whether a step is in flight or its body runs, or the outcome is being written."""
+        return self._in_flight > 0 or self._bodies > 0 or self.settling
 
     @property
     def is_orphaned(self) -> bool:
@@ -176,6 +176,17 @@ class Execution:
             if leaf:
                 self._in_flight += 1
                 self._advanced = self._advanced or not force
+
+    @contextmanager
+    def body(self) -> Iterator[None]:
+        """A step runs that is made of steps: those may not begin any more at a shutdown, it may come to its end."""
+        with self._idle:
+            self._bodies += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._bodies -= 1
 
     def leave(self, leaf: bool) -> None:
         if leaf:

@@ -141,14 +141,9 @@ class Journal:
         Raises:
             OwnershipLost: another worker owns the run; nothing was written.
         """
-        with self._writing:  # events are committed in the order of their numbers
-            with self._lock:
-                emitted = self._events.statements(draft.events)
-            return self._write(
-                draft,
-                [*rows, *emitted],
-                lambda record, all_rows: runs.append(self._store, record, self.owner, all_rows),
-            )
+        return self._write(
+            draft, rows, lambda record, all_rows: runs.append(self._store, record, self.owner, all_rows)
+        )
 
     def emit(self, event: Emitted) -> None:
         """Commit an event with the next record, unless it was emitted before."""
@@ -179,8 +174,10 @@ class Journal:
         with self._writing:  # for as long as it takes; whoever only stages or looks does not wait for that
             if self.lost is not None:
                 raise self.lost
-            staged = [*self._staged]
-            together = [*staged, *rows]
+            with self._lock:  # events are numbered in the order in which they are committed
+                staged = [*self._staged]
+                emitted = self._events.statements(draft.events)
+            together = [*staged, *rows, *emitted]
             record = draft.seal(
                 run=self.run_id,
                 seq=self._seq + 1,

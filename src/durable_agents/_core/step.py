@@ -149,7 +149,7 @@ class Call:
         try:
             self.run.enter(self.leaf)
             try:
-                with inside(self.inner()):
+                with self.run.body(), inside(self.inner()):
                     yield
             finally:
                 self.run.leave(self.leaf)

@@ -309,7 +309,7 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         if isinstance(resume, dict) and resume and all(is_xxh3_128_hexdigest(key) for key in resume):
             answers: dict[str | None, Any] = {k: v for k, v in resume.items() if k in pause.questions}
         elif len(pause.questions) == 1:
-            answers = {None: resume}
+            answers = {next(iter(pause.questions)): resume}  # by the time it arrives another one may be open
         else:
             raise RuntimeError(
                 "When there are multiple pending interrupts, you must specify the interrupt id when resuming. "

@@ -100,6 +100,7 @@ _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "langgraph.pregel._runner.arun_with_retry": (
         pregel_runner.arun_with_retry, ("task", "retry_policy", "stream", "configurable")),
     "PregelLoop.__init__": (PregelLoop.__init__, ("self", "input", "stream", "config")),
+    "PregelLoop.put_writes": (PregelLoop.put_writes, ("self", "task_id", "writes")),
     "BaseChatModel._generate_with_cache": (
         BaseChatModel._generate_with_cache, ("self", "messages", "stop", "run_manager", "kwargs")),
     "BaseChatModel._agenerate_with_cache": (

@@ -56,6 +56,7 @@ from ._saver import DurableSaver
 _run_with_retry: Callable[..., Any] = pregel_runner.run_with_retry
 _arun_with_retry: Callable[..., Any] = pregel_runner.arun_with_retry
 _init_loop = PregelLoop.__init__
+_put_writes = PregelLoop.put_writes
 
 LOOP, INTERRUPTS = "langgraph.loop", "langgraph.interrupts"
 # A graph or `@task` called from another thread or task of its node is numbered by its input, from here on.
@@ -69,6 +70,7 @@ def install() -> None:
     pregel_runner.run_with_retry = _durable_run_with_retry
     pregel_runner.arun_with_retry = _durable_arun_with_retry
     PregelLoop.__init__ = _durable_init_loop  # type: ignore[method-assign]
+    PregelLoop.put_writes = _durable_put_writes  # type: ignore[method-assign]
 
 
 # -- graphs
@@ -81,6 +83,7 @@ def _durable_init_loop(self: Any, input: Any, *, config: Any, **kwargs: Any) -> 
     each other's state after a crash.
     """
     run, scope = RUN.get(), SCOPE.get()
+    self._durable_run = run
     pad = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
     if run is None or scope is None:
         _init_loop(self, input, config=config, **kwargs)
@@ -98,6 +101,19 @@ def _durable_init_loop(self: Any, input: Any, *, config: Any, **kwargs: Any) -> 
     self._durable_scope = (
         Scope(scope.child(segment), scope.child_key(segment), in_step=True) if number else scope
     )
+
+
+def _durable_put_writes(self: Any, task_id: str, writes: Any, *, cached: bool = False) -> None:
+    """Parallel tasks end in threads that know nothing of the run: their writes would go around its journal."""
+    run = self._durable_run
+    if run is None or RUN.get() is run:
+        _put_writes(self, task_id, writes, cached=cached)
+        return
+    token = RUN.set(run)
+    try:
+        _put_writes(self, task_id, writes, cached=cached)
+    finally:
+        RUN.reset(token)
 
 
 def _number(run: Execution, scope: Scope, what: str, input: Any) -> int:
@@ -333,8 +349,9 @@ def _durable_run_with_retry(
         return step.returned()
     if (saved := step.checkpoint_saved) is not None:
         saved.result()
-    result = _run_with_retry(step.task, retry_policy, step.configurable)
-    run.journal.commit(*step.finished())
+    with run.body():
+        result = _run_with_retry(step.task, retry_policy, step.configurable)
+        run.journal.commit(*step.finished())
     return result
 
 
@@ -353,6 +370,7 @@ async def _durable_arun_with_retry(
         return step.returned()
     if (saved := step.checkpoint_saved) is not None:
         await asyncio.shield(saved)
-    result = await _arun_with_retry(step.task, retry_policy, stream, step.configurable)
-    await run.commit(*step.finished())
+    with run.body():
+        result = await _arun_with_retry(step.task, retry_policy, stream, step.configurable)
+        await run.commit(*step.finished())
     return result
