@@ -81,11 +81,16 @@ def test_back_to_the_old_code_is_a_change_again(crashed: str) -> None:
 def test_a_worker_leaves_the_run_alone_and_goes_on_with_others(crashed: str, caplog: Any) -> None:
     runner = redeploy(NEW)
     engine.current()._shunned.clear()
-    engine.current()._next_look = 0.0  # it looks for such runs when it starts, and now and then
     run = runner.start(run_id="other")
     engine.current().wake()
     assert run.result(timeout=10) is False
-    eventually(lambda: runs.get("r").blocked)
+
+    def is_told() -> bool:
+        engine.current()._next_look = 0.0  # it looks for such runs when it starts, and now and then
+        engine.current().wake()
+        return runs.get("r").blocked is not None
+
+    eventually(is_told)
     assert caplog.text.count("has changed") == 1
     engine.current().wake()
     assert runner.start(run_id="more").result(timeout=10) is False

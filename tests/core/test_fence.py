@@ -272,10 +272,8 @@ def test_a_run_that_stops_its_workers_rests_longer_and_longer(agent: Agent, idle
     assert waits[1] >= 0.1, waits
     assert waits[2] >= 0.2, waits
     assert waits[3] >= 0.4, waits
-    ((epoch, delay),) = engine.current().store.query(
-        "SELECT recovery_attempts, delay_until_epoch_ms FROM workflow_status WHERE workflow_uuid = 'r'"
-    )
-    assert (epoch, delay) == (6, None)
+    sql = "SELECT recovery_attempts, delay_until_epoch_ms FROM workflow_status WHERE workflow_uuid = 'r'"
+    eventually(lambda: engine.current().store.query(sql) == [(6, None)])
 
 
 def test_a_claim_that_records_something_ends_the_rests(agent: Agent, launched: str) -> None:

@@ -145,7 +145,7 @@ def test_a_run_that_is_answered_while_a_younger_one_is_claimed_goes_first(
     with answering(store, "asks", worker):
         both = claimed(store, runner)
     both += claimed(store, runner)
-    assert sorted(both) == ["other"] if worker else ["asks", "other"]
+    assert sorted(both) == (["other"] if worker else ["asks", "other"])
     assert status("asks") == "running"
     assert status("younger") == "queued"
 

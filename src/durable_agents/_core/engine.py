@@ -202,6 +202,7 @@ class Engine:
         except NotNow:
             return
         except Exception as error:
+            self._taking.discard((run_id, owner))
             if not self.store.may_heal(error):
                 logger.exception("run %r cannot be loaded; it is left to other workers", run_id)
                 self.shun(run_id)

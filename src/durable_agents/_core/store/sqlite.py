@@ -28,12 +28,25 @@ def connect(path: str, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> sqlit
     DBOS 3.4's statements call it with 'subsec', which SQLite 3.40 of Debian 12 answers with NULL.
     """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=base.PATIENCE)
-    connection.execute("PRAGMA journal_mode=WAL")
+    _use_wal(connection)
     connection.execute(f"PRAGMA synchronous={synchronous}")
     connection.execute("PRAGMA foreign_keys=ON")
     if sqlite3.sqlite_version_info < (3, 42):
         connection.create_function("unixepoch", -1, lambda *args: time.time() if args else int(time.time()))
     return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait for others who switch a new file to the log at the same time."""
+    deadline = time.monotonic() + base.PATIENCE
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 class _Statements:

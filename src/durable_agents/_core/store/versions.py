@@ -31,7 +31,8 @@ CORE: Migrations = (
         "CREATE UNIQUE INDEX durable_agents_event_path ON durable_agents_event (run_id, path)",
     ),
     (  # DBOS has no index that finds the run that waits on a thread, and every new run of the thread looks for it
-        "CREATE INDEX durable_agents_waiting ON workflow_status (queue_partition_key) WHERE status = 'DELAYED'",
+        "CREATE INDEX IF NOT EXISTS durable_agents_waiting ON workflow_status (queue_partition_key)"
+        " WHERE status = 'DELAYED'",
     ),
 )
 
