@@ -105,7 +105,7 @@ def test_a_frozen_process_loses_its_run_and_gives_the_others_result(programs: Pr
     eventually(lambda: "last" in programs.ledger.effects(), 5, other.output)
     os.kill(frozen.pid, signal.SIGCONT)
     assert frozen.ends(10) == 0
-    assert frozen.says('["through", "last"]')
+    assert frozen.says('["through", "last"]'), frozen.output
     assert programs.ledger.effects() == ["first", "held", "held", "last"]
     durable_agents.launch(programs.database_url, poll=3600)
     try:

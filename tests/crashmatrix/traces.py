@@ -71,9 +71,18 @@ class Traces:
             effect
             for effect in self.effects
             if effect.pid == self.first
-            and effect.at > self.thawed_at
+            and effect.at > max(self.thawed_at, self.taken.get(effect.run, NEVER))
             and effect.began < self._claimed_again.get(effect.run, NEVER)
         ]
+
+    @property
+    def taken(self) -> dict[str, int]:
+        """When another process first claimed a run; one that it has not claimed is still the first process's own."""
+        found: dict[str, int] = {}
+        for claim in self.claims:
+            if claim.pid != self.first:
+                found.setdefault(claim.run, claim.monotonic)
+        return found
 
     @property
     def _claimed_again(self) -> dict[str, int]:

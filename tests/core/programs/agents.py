@@ -14,7 +14,7 @@ import os
 import sys
 import time
 
-from effects import effect, gate
+from effects import effect, gate, say
 
 import durable_agents
 from durable_agents._core import RUN, astep, emit, engine, scope, step
@@ -172,7 +172,7 @@ if __name__ == "__main__":
     command, *rest = sys.argv[1:]
     if command == "work":
         durable_agents.launch(lease=float(os.environ.get("LEASE", 30)))
-        print("works", flush=True)
+        say("works")
         sys.stdin.read()
         durable_agents.shutdown()
     elif command == "answer":
@@ -186,7 +186,7 @@ if __name__ == "__main__":
             engine.current().shun(run_id)  # for other processes
             runner.start(value, run_id=run_id)
         elif asyncio.iscoroutinefunction(runner.body):
-            print(json.dumps(asyncio.run(runner.arun(value, run_id=run_id))))
+            say(json.dumps(asyncio.run(runner.arun(value, run_id=run_id))))
         else:
-            print(json.dumps(runner.run(value, run_id=run_id)))
-        print("done", flush=True)
+            say(json.dumps(runner.run(value, run_id=run_id)))
+        say("done")

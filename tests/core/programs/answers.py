@@ -3,7 +3,7 @@
 import json
 import sys
 
-from effects import die, effect, gate
+from effects import die, effect, gate, say
 
 import durable_agents
 from durable_agents._core.store import runs as rows
@@ -18,12 +18,12 @@ if sys.argv[3:]:
         die()
 
     rows.reopen = torn
-print("ready", flush=True)
+say("ready")
 gate("go")
 try:
     run.answer(json.loads(sys.argv[2]))
 except durable_agents.DurableError as error:
-    print(type(error).__name__, flush=True)
+    say(type(error).__name__)
 else:
     effect("answer")
-    print("accepted", flush=True)
+    say("accepted")

@@ -4,6 +4,8 @@ import json
 import sys
 import time
 
+from effects import say
+
 import durable_agents
 from durable_agents.errors import RunNotFound
 
@@ -16,4 +18,4 @@ while True:
     except RunNotFound:
         time.sleep(0.01)
 for event in run.stream(after=after):
-    print(json.dumps([event.cursor, event.data]), flush=True)
+    say(json.dumps([event.cursor, event.data]))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import durable_agents
 from durable_agents import DurableError
 
 LEDGER = Path(os.environ["LEDGER"])
+
+
+def say(line: str) -> None:
+    """`print` in one write: another thread may be logging into the same file."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def die() -> None:

@@ -4,7 +4,7 @@ import sys
 import time
 
 from agents import RUNNERS
-from effects import LEDGER
+from effects import LEDGER, say
 
 import durable_agents
 
@@ -12,4 +12,4 @@ durable_agents.launch()
 RUNNERS[sys.argv[1]].start(run_id="r")
 while not LEDGER.exists() or len(LEDGER.read_text().splitlines()) < 2:
     time.sleep(0.005)
-print("main ends", flush=True)
+say("main ends")

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from effects import effect
+from effects import effect, say
 
 import durable_agents
 from durable_agents._core import step
@@ -29,7 +29,7 @@ def body(input):
 runner = Plain(body, "forking")
 if sys.argv[1:]:
     durable_agents.launch()
-    print("works", flush=True)
+    say("works")
     sys.stdin.read()
 else:
     runner.run(run_id="f")

@@ -2,7 +2,7 @@
 
 import sys
 
-from effects import effect
+from effects import effect, say
 
 import durable_agents
 from durable_agents._core import engine, step
@@ -23,6 +23,6 @@ def main(runner, script):
         if sys.argv[1:]:
             engine.current().shun(run_id)
         runner.start(script, run_id=run_id)
-    print(runner.name, flush=True)
+    say(runner.name)
     if not sys.argv[1:]:
         sys.stdin.read()

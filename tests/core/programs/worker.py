@@ -20,7 +20,7 @@ import time
 
 import clock
 import mortal
-from effects import effect, gate
+from effects import effect, gate, say
 
 import durable_agents
 from durable_agents._core import RUN, Request, Statement, engine, step
@@ -171,7 +171,7 @@ def obey(verb, name, run_id, thread, input, moment=0.0):
             durable_agents.runs.get(run_id).answer(input)
     except Exception as error:
         came = f"raises {type(error).__name__}"
-    sys.stdout.write(f"{run_id} {came}\n")
+    say(f"{run_id} {came}")
 
 
 def options():
@@ -185,7 +185,7 @@ if __name__ == "__main__":
     if "DIES" in os.environ:
         mortal.die(*os.environ["DIES"].split(":"))
     durable_agents.launch(**options())
-    print("works", flush=True)
+    say("works")
     for line in sys.stdin:
         threading.Thread(target=obey, args=json.loads(line), daemon=True).start()
     durable_agents.shutdown()
