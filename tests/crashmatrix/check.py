@@ -55,7 +55,7 @@ def begun(traces: Traces) -> list[str]:
     return [
         f"effect {effect.name!r} of a step that the thawed process began: {effect.path or 'outside of a step'}"
         for effect in traces.strays
-        if not 0 < effect.began < max(traces.thawed_at, traces.taken[effect.run])
+        if not (effect.began and traces.was_its_own(effect))
     ]
 
 

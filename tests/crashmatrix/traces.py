@@ -43,55 +43,49 @@ class Traces:
 
     Args:
         first: the process that died or was frozen.
-        thawed_at: when it was thawed, in nanoseconds of the monotonic clock.
         death: None when it did not come to that.
     """
 
     first: int
-    thawed_at: int
     effects: list[Effect]
     claims: list[Claim]
     death: Death | None
 
     @classmethod
-    def load(cls, folder: Path, first: int, thawed_at: int = NEVER) -> "Traces":
+    def load(cls, folder: Path, first: int) -> "Traces":
         file = folder / "death"
         death = Death.load(file) if file.exists() else None
-        return cls(first, thawed_at, World(folder).effects(), claims(folder), death)
+        return cls(first, World(folder).effects(), claims(folder), death)
 
     @property
     def before(self) -> list[Effect]:
-        """Up to the death."""
-        return [effect for effect in self.effects if effect.pid == self.first and effect.at < self.thawed_at]
+        """What the first process did in runs that were its own."""
+        strays = self.strays
+        return [effect for effect in self.effects if effect.pid == self.first and effect not in strays]
 
     @property
     def strays(self) -> list[Effect]:
-        """Had by the thawed process in runs that had been taken from it."""
+        """Had by the thawed process in steps of runs that had been taken from it by then.
+
+        It is a worker like any other, and may have taken the run again since.
+        """
         return [
             effect
             for effect in self.effects
             if effect.pid == self.first
-            and effect.at > max(self.thawed_at, self.taken.get(effect.run, NEVER))
-            and effect.began < self._claimed_again.get(effect.run, NEVER)
+            and (
+                not self.was_its_own(effect) or self._claims(effect.run, effect.began or effect.at, effect.at)
+            )
         ]
 
-    @property
-    def taken(self) -> dict[str, int]:
-        """When another process first claimed a run; one that it has not claimed is still the first process's own."""
-        found: dict[str, int] = {}
-        for claim in self.claims:
-            if claim.pid != self.first:
-                found.setdefault(claim.run, claim.monotonic)
-        return found
+    def was_its_own(self, effect: Effect) -> bool:
+        """Whether the run was the first process's when the step began: nobody had claimed it, or it was the last."""
+        claims = self._claims(effect.run, 0, effect.began or effect.at)
+        return not claims or claims[-1] == self.first
 
-    @property
-    def _claimed_again(self) -> dict[str, int]:
-        """The thawed process is a worker like any other, and may take a run that is answered meanwhile."""
-        return {
-            claim.run: claim.monotonic
-            for claim in self.claims
-            if claim.pid == self.first and claim.monotonic > self.thawed_at
-        }
+    def _claims(self, run: str, since: int, until: int) -> list[int]:
+        """Who claimed a run in this time of the monotonic clock."""
+        return [claim.pid for claim in self.claims if claim.run == run and since < claim.monotonic <= until]
 
     def owner(self, run: str, at: int) -> int | None:
         """The process that had claimed a run by then, in microseconds since 1970."""

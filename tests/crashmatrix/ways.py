@@ -9,7 +9,6 @@ finds out by itself, and must not have touched a run before.
 or when everything has come to rest (strict). It must live on without moving a record or a row, or beginning a step.
 """
 
-import time
 from collections.abc import Callable
 
 from . import check, child
@@ -59,13 +58,12 @@ def freeze(room: Room, kill: Kill, place: int) -> Attempt[Outcome]:
         mark(trial.folder, GONE)
         at_rest = trial.marked(RECOVERED, bystander)
         yield at_rest if kill.is_strict else lambda: at_rest() or trial.is_taken_over(first)
-        thawed_at = time.monotonic_ns()
         mark(trial.folder, THAWED)
         first.thaw()
         end = yield lambda: trial.thawed_end(first, bystander)
         mark(trial.folder, OVER)
         second = yield bystander.look
-        traces = Traces.load(trial.folder, first.pid, thawed_at)
+        traces = Traces.load(trial.folder, first.pid)
         trial.compare(second, traces)
         trial.compare_thawed(end, traces)
     trial.problems += check.untouched(Traces.load(trial.folder, first.pid))
