@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from durable_agents import is_replaying, runs
-from durable_agents._core import RUN, emit, engine, step
+from durable_agents._core import RUN, astep, emit, engine, step
 from durable_agents.errors import ConfigurationError, ResultNotRecorded
 from plain import Plain
 
@@ -62,9 +62,11 @@ def test_a_container_whose_result_is_odd_too(agent: Agent, launched: str) -> Non
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_in_an_event_loop(agent: Agent, launched: str, inside: bool) -> None:
+    async def tool() -> str:
+        return "x"
+
     async def body(_: None) -> Report:
-        await asyncio.sleep(0)
-        return Report("x")
+        return Report(await astep("tool", "t", tool, input="its arguments"))
 
     runner = agent(body)
     asyncio.run(runner.arun(run_id="r"))

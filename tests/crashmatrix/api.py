@@ -87,6 +87,9 @@ class Scenario:
         native: the agent without the runner. Its results, effects and `show` must be the uncrashed durable run's.
         settle: says what became of a tool that was cut off and may not run again, given what is asked: an answer.
         once: names of effects that such tools have: they never happen again, wherever the process was cut off.
+        ordered: whether its effects have one order, which must be the native one: nothing in it happens side by side.
+        replays: whether a run that is over can be driven over its records alone. A graph's cannot: its state is in the
+            thread's checkpoints, and later turns have moved that on.
         may_fail: whether a run may end in an error; else an uncrashed run that does is a mistake of the scenario.
     """
 
@@ -97,6 +100,8 @@ class Scenario:
     native: Any = None
     settle: Callable[[dict[str, Any]], Any] | None = None
     once: Sequence[str] = ()
+    ordered: bool = False
+    replays: bool = True
     may_fail: bool = False
 
 

@@ -57,12 +57,15 @@ class Outcome:
     Args:
         cpu: seconds of CPU its processes used.
         was_late: whether a strict kill could not wait for the siblings.
+        served, recorded: of an uncrashed run's steps, how many a replay was served, and how many there are.
     """
 
     subject: Subject
     problems: list[str] = field(default_factory=list)
     cpu: float = 0.0
     was_late: bool = False
+    served: int = 0
+    recorded: int = 0
     kill: Kill | None = None
     reference: Reference | None = None
 
@@ -81,7 +84,7 @@ class Room:
 
 
 def uncrashed(room: Room, subject: Subject, place: int) -> Attempt[Outcome]:
-    """Run the scenario without a kill: durably, and natively where it brings its native agent."""
+    """Run the scenario without a kill, and replay what it recorded."""
     scene, outcome = scene_of(room, subject, "uncrashed", place), Outcome(subject)
     end = yield fork(lambda: child.live(scene), scene.folder / "output", room.timeout).look
     outcome.cpu = end.cpu
@@ -96,8 +99,24 @@ def uncrashed(room: Room, subject: Subject, place: int) -> Attempt[Outcome]:
             outcome.problems += [f"the uncrashed run fails: {error}" for error in failed]
         if not points:
             outcome.problems.append("the scenario has no boundaries: nothing durable happens in it")
+        if seen["replays"] and not outcome.problems:
+            end = yield fork(lambda: child.replay(scene), scene.folder / "replay", room.timeout).look
+            _take_replay(scene, outcome, outcome.reference, end)
     leave(room, scene, outcome)
     return outcome
+
+
+def _take_replay(scene: Scene, outcome: Outcome, reference: Reference, end: End) -> None:
+    """Compare what the runs came to with what was made of their records."""
+    outcome.cpu += end.cpu
+    if end.code != 0:
+        outcome.problems.append(ended("the replay", end))
+        return
+    replayed = read(scene.folder / "replayed")
+    outcome.served, outcome.recorded = replayed["served"], replayed["recorded"]
+    outcome.problems += check.replayed(reference.seen, replayed)
+    again = World(scene.folder).effects()[len(reference.effects) :]
+    outcome.problems += [f"the replay had effect {effect.name!r}" for effect in again]
 
 
 def natively(room: Room, subject: Subject, reference: Reference, place: int) -> Attempt[Outcome]:

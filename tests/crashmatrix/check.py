@@ -32,6 +32,17 @@ def against_native(reference: Reference, native: dict[str, Any], effects: Sequen
     # Fewer of one name are no loss: where an answer natively runs a step again, its record may be served.
     if got - want or want.keys() != got.keys():
         found.append(f"other effects than natively: too many {dict(got - want)}, missing {dict(want - got)}")
+    if reference.seen["ordered"] and want == got:
+        order = [[effect.name for effect in found] for found in (effects, reference.effects)]
+        found += _differ("the order of effects is another than natively", *order)
+    return found
+
+
+def replayed(seen: dict[str, Any], replayed: dict[str, Any]) -> list[str]:
+    """Differences between what the runs came to, and what is made of their records when nothing is executed."""
+    found = []
+    for run, outcome in replayed["outcomes"].items():
+        found += _differ(f"run {run!r} is replayed to something else", seen["runs"][run]["outcome"], outcome)
     return found
 
 

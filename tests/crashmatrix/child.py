@@ -56,6 +56,8 @@ def live(scene: Scene) -> None:
         "points": points,
         "may_fail": play.may_fail,
         "once": play.once,
+        "replays": play.replays,
+        "ordered": play.ordered,
         "attaches": play.attaches,
         "names_question": play.names_question,
     }
@@ -131,6 +133,12 @@ def stand_by(scene: Scene, frozen: bool = False, hesitates: float = 0.0) -> None
     if frozen:
         await_mark(scene.folder, OVER)
         _save(scene, "moved", tables.difference(before, tables.contents(running.store)))
+
+
+def replay(scene: Scene) -> None:
+    """Make each result out of its run's records; nothing may be executed."""
+    play = _second(scene, _STANDING_BY)
+    _save(scene, "replayed", play.replayed())
 
 
 def native(scene: Scene) -> None:

@@ -12,6 +12,7 @@ from durable_agents._core import context, entry, journal, run
 from durable_agents._core import store as stores
 from durable_agents._core.execution import Execution
 from durable_agents._core.record import CLOSE, FLUSH, WAIT
+from durable_agents._core.step import Call
 from durable_agents._core.store import runs
 from durable_agents._core.store.postgres import PostgresStore
 from durable_agents._core.store.sqlite import SqliteStore
@@ -189,6 +190,20 @@ def hesitate(seconds: Callable[[], float]) -> None:
 
     _around(Execution, "drive", drive)
     _around(Execution, "adrive", adrive)
+
+
+def note_served() -> set[tuple[str, str]]:
+    """The steps of runs that are served from their records; the set grows as they are."""
+    served: set[tuple[str, str]] = set()
+
+    def recorded(original: Any, self: Call) -> Any:
+        record = original(self)
+        if record is not None:
+            served.add((self.run.id, self.path))
+        return record
+
+    _around(Call, "recorded", recorded)
+    return served
 
 
 def note_claims(note: Callable[[str], None]) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import durable_agents
 from durable_agents._core import engine, journal
 from durable_agents._core.pause import OUTCOME
+from durable_agents._core.rebuild import rebuild
 from durable_agents._core.record import ANSWER, FLUSH, MARK, RETRY
 from durable_agents._core.store import Store, runs
 from durable_agents.errors import AlreadyAnswered, NotWaiting
 
+from . import hooks
 from .api import Answer, Retry, Scenario, Step, Turn
 from .boundaries import stable
 from .world import World
@@ -29,6 +31,7 @@ class Play:
         self._scenario, self._world, self._native = scenario, world, native
         self._app = scenario.native if native else scenario.runner
         self.may_fail, self.once = scenario.may_fail, list(scenario.once)
+        self.replays, self.ordered = scenario.replays, scenario.ordered
         self.attaches = [getattr(turn, "attaches", True) for turn in scenario.turns]
         self.names_question = [not isinstance(turn, Answer) for turn in scenario.turns]
 
@@ -165,6 +168,18 @@ class Play:
 
     def state(self) -> str:
         return shown(self._scenario.show(self._app)) if self._scenario.show else ""
+
+    def replayed(self) -> dict[str, Any]:
+        """What becomes of each run that is over when it is driven over its records, and how many of them that took."""
+        served = hooks.note_served()
+        running, found, recorded = engine.current(), {}, 0
+        for run in durable_agents.runs.list(status=("succeeded", "failed"), limit=1000):
+            recorded += len(run.steps())
+            try:
+                found[run.id] = shown(rebuild(running, engine.RUNNERS[run.runner], run.id, 0))
+            except Exception as error:
+                found[run.id] = _raised(error)
+        return {"outcomes": found, "served": len(served), "recorded": recorded}
 
     def left(self) -> dict[str, Any]:
         """Everything at the end: the runs with their records, whose chains are checked, and the state."""

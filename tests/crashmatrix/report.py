@@ -24,6 +24,8 @@ class Report:
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     ways: Counter[tuple[str, bool]] = field(default_factory=Counter)
     late: Counter[tuple[str, str]] = field(default_factory=Counter)
+    served: int = 0
+    recorded: int = 0
     cpu: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     _began: float = field(default_factory=time.monotonic)
     _said: float = field(default_factory=time.monotonic)
@@ -32,6 +34,7 @@ class Report:
         """Take in an uncrashed or native run."""
         row = (outcome.subject.name, outcome.subject.database.name)
         self.points.setdefault(row, 0)
+        self.served, self.recorded = self.served + outcome.served, self.recorded + outcome.recorded
         self._problems(outcome, f"--scenario {row[0]} --db {row[1]}", "uncrashed")
 
     def killed(self, outcome: Outcome, planned: int) -> None:
@@ -80,6 +83,9 @@ class Report:
                 f"{row[0]:{width}}  {row[1]:10} {points:6} {self.failures[row]:6} {self.late[row]:5} {each:>9}"
                 + ("  FAILED" if self.failures[row] else "")
             )
+        print(
+            f"replayed without a crash: {self.served} steps served of {self.recorded} recorded, none executed"
+        )
         for way in sorted({way for way, _ in self.ways}):
             failed = self.ways[way, True]
             print(f"{way}: {self.ways[way, False] + failed} points, {failed} failed")

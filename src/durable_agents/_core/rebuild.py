@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
+from .context import Scope
 from .errors import Aborted, DurableError, ResultNotRecorded, Stop
 from .execution import Execution
 from .journal import Journal
@@ -36,6 +37,7 @@ def _replay(running: "Engine", runner: "Runner", run_id: str, epoch: int) -> Any
     try:
         if runner.is_async(replay):
             return asyncio.run(_adrive(replay))
+        replay.top = Scope()
         with replay.active():
             return runner.drive(replay)
     except Stop as stop:
@@ -43,6 +45,7 @@ def _replay(running: "Engine", runner: "Runner", run_id: str, epoch: int) -> Any
 
 
 async def _adrive(replay: "_Replay") -> Any:
+    replay.top = Scope()  # of this task: its own calls are known by their order
     with replay.active():
         return await replay.runner.adrive(replay)
 
