@@ -108,6 +108,7 @@ class Engine:
             admit(execution, row)
             with self._lock:
                 self._live[run_id] = execution
+            self._shunned.discard(run_id)  # somebody asked for it here again
         except NotNow:
             raise
         except Exception:

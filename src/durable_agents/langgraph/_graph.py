@@ -282,15 +282,15 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         except EncodingError as error:
             raise EncodingError(f"the input of run {run_id!r} cannot be recorded: {error}") from error
         recorded = {
-            "async": is_async,
             "input": recorded_input,
             "configurable": configurable,
             "keywords": kept,
             "output_keys": keywords.get("output_keys"),
         }
         live = Live(merged, _native(keywords))
+        incidental = {"async": is_async, "config": settings}
         observers = ("callbacks",) if merged.get("callbacks") else ()
-        return Request(recorded, thread, live, tuple(live_names), observers, incidental=settings), run_id
+        return Request(recorded, thread, live, tuple(live_names), observers, incidental=incidental), run_id
 
     def _answer(
         self, command: Command[Any], waiting: tuple[str, Any], live: Live, named: str | None

@@ -61,7 +61,7 @@ class GraphRunner(Runner):
         store.migrate_tables(self.framework, MIGRATIONS)
 
     def is_async(self, execution: Execution) -> bool:
-        return bool(execution.input["async"])
+        return bool(execution.incidental["async"])
 
     def fingerprint(self) -> dict[str, Any]:
         return structure_of(self.graph)
@@ -123,7 +123,7 @@ class GraphRunner(Runner):
         return input, config, keywords
 
     def _recorded_config(self, execution: Execution) -> RunnableConfig:
-        config: RunnableConfig = self.codec.decode(execution.incidental)
+        config: RunnableConfig = self.codec.decode(execution.incidental["config"])
         config[CONF] = self.codec.decode(execution.input["configurable"])
         return config
 
