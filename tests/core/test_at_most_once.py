@@ -9,9 +9,9 @@ import pytest
 import durable_agents
 from core.harness import Programs, crash, eventually
 from durable_agents import Run, RunWaiting, runs
-from durable_agents._core import astep, step
+from durable_agents._core import RUN, Pause, astep, engine, step
 from durable_agents.errors import AlreadyAnswered, ConfigurationError, RecordedError
-from plain import Plain
+from plain import Plain, Steer
 
 Agent = Callable[..., Plain]
 
@@ -100,6 +100,7 @@ def test_a_tool_that_ran_again_and_was_cut_off_again_is_asked_about_again(
 
     runner = agent(lambda _: step("tool", "charge", charge), at_most_once=["charge"])
     run = cut_off(runner)
+    engine.current().shun("r")  # the next try is this test's
     run.answer("run again")
     with pytest.raises(Cut):
         runner.run(run_id="r")
@@ -261,3 +262,96 @@ def test_killed_outside_of_the_tool_asks_nothing(programs: Programs, where: str)
     again = programs.start("agents", "run", "careful", "r")
     assert again.ends() == 0, again.output
     assert programs.ledger.effects().count("charge") == 1
+
+
+def test_a_tool_that_the_framework_stopped_was_not_cut_off(agent: Agent, launched: str) -> None:
+    """It asks a person, and is called again with the answer."""
+    calls: list[int] = []
+
+    def answers() -> dict[str, Any]:
+        run = RUN.get()
+        assert run is not None
+        return run.answers
+
+    def charge() -> str:
+        calls.append(1)
+        if not answers():
+            raise Steer
+        return f"charged, {answers()['q']}"
+
+    def body(_: None) -> Any:
+        try:
+            return step("tool", "charge", charge)
+        except Steer:
+            return Pause({"q": "charge?"})
+
+    runner = agent(body, at_most_once={"charge"})
+    runner.run(run_id="r")
+    run = runs.get("r")
+    assert run.questions == {"q": "charge?"}
+    run.answer("yes")
+    assert (run.result(timeout=10), len(calls)) == ("charged, yes", 2)
+
+
+def test_a_tool_that_raised_runs_again_when_the_run_is_resumed(agent: Agent, launched: str) -> None:
+    calls: list[int] = []
+
+    def charge() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("no funds")
+        return "charged"
+
+    runner = agent(lambda _: step("tool", "charge", charge), at_most_once={"charge"})
+    with pytest.raises(ValueError, match="no funds"):
+        runner.run(run_id="r")
+    run = runs.get("r")
+    run.resume()
+    assert (run.result(timeout=10), len(calls)) == ("charged", 2)
+
+
+def test_an_answer_that_ended_the_run_is_asked_for_again(agent: Agent, launched: str) -> None:
+    calls: list[int] = []
+
+    def charge() -> None:
+        calls.append(1)
+        raise Cut
+
+    runner = agent(lambda _: step("tool", "charge", charge), at_most_once={"charge"})
+    run = cut_off(runner)
+    run.answer({"error": "declined"})
+    eventually(lambda: run.status == "failed")
+    run.resume()
+    eventually(lambda: run.status == "waiting")
+    assert list(run.questions) == ["outcome:tool:charge@2"]
+    run.answer({"result": "it was charged after all"})
+    assert run.result(timeout=10) == "it was charged after all"
+    assert len(calls) == 1
+
+
+def test_a_result_that_the_agent_cannot_use_is_asked_for_again(agent: Agent, launched: str) -> None:
+    runner = agent(
+        lambda _: int(step("tool", "charge", lambda: (_ for _ in ()).throw(Cut()))), at_most_once={"charge"}
+    )
+    run = cut_off(runner)
+    run.answer({"result": "not a number"})
+    eventually(lambda: run.status == "failed")
+    run.resume()
+    eventually(lambda: run.status == "waiting")
+    run.answer({"result": "7"})
+    assert run.result(timeout=10) == 7
+
+
+def test_a_runner_called_inside_another_ones_run_keeps_its_own(agent: Agent, launched: str) -> None:
+    calls: list[int] = []
+
+    def charge() -> None:
+        calls.append(1)
+        raise Cut
+
+    payments = agent(lambda _: step("tool", "charge", charge), at_most_once={"charge"})
+    outer = agent(lambda _: payments.run())
+    run = cut_off(outer)
+    run.answer({"result": "charged"})
+    assert run.result(timeout=10) == "charged"
+    assert len(calls) == 1

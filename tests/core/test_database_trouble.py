@@ -24,7 +24,7 @@ import durable_agents
 import postgres
 from core.harness import SOURCES, Programs, drive, eventually
 from durable_agents import errors, runs
-from durable_agents._core import RUN, Statement, astep, engine, journal, step
+from durable_agents._core import RUN, Statement, astep, emit, engine, journal, step
 from durable_agents._core.errors import OwnershipLost
 from durable_agents._core.store import Store, base, open_store, sqlite
 from durable_agents._core.worker import Liveness, Worker
@@ -733,3 +733,75 @@ def test_two_workers_keep_their_runs_over_restarts_of_the_server(
     launch(programs.database_url)
     for run_id in ("one", "two"):
         assert [s.epoch for s in runs.get(run_id).steps()] == [1, 1, 1]
+
+
+@every_trouble
+def test_a_frozen_process_that_thaws_into_trouble_waits_for_the_database(
+    agent: Agent, here: str, trouble: Trouble
+) -> None:
+    """Before it begins a step it asks whether the run is still its own; that question is no failure of the agent."""
+    calls: list[str] = []
+
+    def body(_: None) -> str:
+        step("tool", "first", lambda: calls.append("first"))
+        trouble.begins()
+        time.sleep(0.5)  # longer than the grace
+        step("tool", "second", lambda: calls.append("second"))
+        return "done"
+
+    call = Call(lambda: agent(body).run(run_id="r"))
+    trouble.lasts(1.2)
+    trouble.ends()
+    assert call.ends() == "done"
+    assert calls == ["first", "second"]
+
+
+@every_trouble
+def test_a_child_run_is_started_when_the_database_is_well_again(
+    agent: Agent, here: str, trouble: Trouble
+) -> None:
+    child = agent(lambda n: n * 10)
+
+    def body(_: None) -> Any:
+        step("tool", "first", lambda: None)
+        trouble.begins()
+        return child.start(3).result(timeout=20)
+
+    call = Call(lambda: agent(body).run(run_id="r"))
+    trouble.lasts()
+    trouble.ends()
+    assert call.ends(20) == 30
+    assert len(runs.list()) == 2
+
+
+@every_trouble
+def test_start_says_that_the_database_cannot_be_used(agent: Agent, here: str, trouble: Trouble) -> None:
+    runner = agent(lambda _: 1)
+    trouble.begins()
+    with pytest.raises(errors.DatabaseUnavailable, match="'r'"):
+        runner.start("x" * 20_000, run_id="r")
+    trouble.ends()
+    assert runner.start("x" * 20_000, run_id="r").result(timeout=20) == 1
+
+
+@pytest.mark.parametrize(("database_url", "trouble"), [("postgresql", "away")], indirect=True)
+def test_a_reader_of_events_waits_for_the_database(agent: Agent, here: str, trouble: Trouble) -> None:
+    gate = threading.Event()
+
+    def body(_: None) -> None:
+        emit("one")
+        step("tool", "a", lambda: None)
+        assert gate.wait(20)
+        emit("two")
+
+    runner = agent(body)
+    runner.start(run_id="r")
+    eventually(lambda: len(runs.get("r").steps()) == 1)
+    run = runs.get("r")
+    reader = Call(lambda: [event.data for event in run.stream()])
+    time.sleep(0.2)
+    trouble.begins()
+    time.sleep(1.5)
+    trouble.ends()
+    gate.set()
+    assert reader.ends(20) == ["one", "two"]

@@ -13,7 +13,7 @@ import durable_agents
 from core.harness import Programs, crash, eventually
 from durable_agents import RunWaiting, runs
 from durable_agents._core import RUN, Event, emit, engine, scope, step
-from durable_agents.errors import NotSupported, RunNotFound
+from durable_agents.errors import ConfigurationError, NotSupported, RunNotFound
 from plain import Plain
 
 Agent = Callable[..., Plain]
@@ -243,3 +243,25 @@ def test_one_reader_reads_through_three_kills(programs: Programs) -> None:
     read = [json.loads(line) for line in reader.output.splitlines() if line.startswith("[")]
     assert [cursor for cursor, _ in read] == list(range(1, 121))
     assert engine.launched() is None
+
+
+def test_what_a_step_emits_that_always_runs(agent: Agent, launched: str) -> None:
+    def body(_: None) -> None:
+        emit("begins")
+        step("tool", "handoff", lambda: emit("hands off"), effect="rerun")
+        step("tool", "a", lambda: None)
+        emit("ends")
+
+    runner = agent(body)
+    runner.run(run_id="r")
+    assert data("r") == ["begins", "hands off", "ends"]
+    crash("r")
+    runner.run(run_id="r")
+    assert data("r") == ["begins", "hands off", "ends"]
+
+
+@pytest.mark.parametrize("after", [None, "3", 1.5])
+def test_an_odd_cursor(agent: Agent, launched: str, after: Any) -> None:
+    agent(lambda _: 1).run(run_id="r")
+    with pytest.raises(ConfigurationError, match="cursor"):
+        list(runs.get("r").stream(after=after))

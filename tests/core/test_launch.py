@@ -56,6 +56,7 @@ def test_the_environment_names_the_database(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(engine.DATABASE_URL, url)
+    monkeypatch.setattr(engine, "_launched_with", None)  # as in a process that has not launched before
     agent(lambda _: 1).run(run_id="env")
     assert (tmp_path / "runs.sqlite").exists()
     assert not (tmp_path / "durable_agents.sqlite").exists()
@@ -575,3 +576,27 @@ def test_what_a_forked_child_has_finished_outlives_its_parents_engine(agent: Age
     found = {run.id: run.status for run in runs.list()}
     expected = {"parent", "child", "late"} if verdict == b"opened" else {"parent"}
     assert found == dict.fromkeys(expected, "succeeded")
+
+
+def test_an_implicit_launch_means_the_database_of_the_last_explicit_one(
+    agent: Agent, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a shutdown, or in a forked child: on another database the same run id would do its work again."""
+    monkeypatch.chdir(tmp_path)
+    calls: list[int] = []
+    runner = agent(lambda _: calls.append(1))
+    durable_agents.launch(database, grace=0.3)
+    runner.run(run_id="order-55")
+    durable_agents.shutdown()
+    runner.run(run_id="order-55")
+    assert calls == [1]
+    assert engine.current().liveness.grace == 0.3
+    assert not (tmp_path / "durable_agents.sqlite").exists() or "tmp" in database
+
+
+@pytest.mark.parametrize(
+    "odd", [{"poll": float("inf")}, {"heartbeat": 1e10, "grace": 1e10, "lease": 1e10}, {"grace": "x"}]
+)
+def test_options_that_no_clock_takes(database: str, odd: Any) -> None:
+    with pytest.raises(errors.ConfigurationError, match="seconds"):
+        durable_agents.launch(database, **odd)

@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import pytest
 
+import durable_agents
 from core.harness import crash
 from durable_agents import RunWaiting, runs
 from durable_agents._core import RUN, engine, step
@@ -79,3 +82,52 @@ def test_many_are_started_together(agent: Agent, launched: str) -> None:
     many: Any = [runner._request(n, None) for n in range(20)]
     started = runner.submit_all(many, [f"batch/{n}" for n in range(20)])
     assert [run.result(timeout=10) for run in started] == list(range(20))
+
+
+def test_children_that_parallel_threads_start_are_told_apart_by_their_input(
+    agent: Agent, launched: str
+) -> None:
+    child = agent(lambda n: n * 10)
+
+    def started_in(order: list[int]) -> list[Any]:
+        def begin(n: int) -> Any:
+            return child.start(n)
+
+        found = []
+        for n in order:  # one after the other, each from a thread of its own
+            with ThreadPoolExecutor(1) as pool:
+                found.append(pool.submit(copy_context().run, begin, n).result())
+        return [run.result(timeout=10) for run in found]
+
+    orders = iter([[1, 2, 3], [3, 2, 1]])
+    parent = agent(lambda _: sorted(started_in(next(orders))))
+    assert parent.run(run_id="r") == [10, 20, 30]
+    crash("r")
+    assert parent.run(run_id="r") == [10, 20, 30]
+    assert len(runs.list()) == 4
+
+
+def test_parents_that_wait_for_their_children_make_room_for_them(agent: Agent, database_url: str) -> None:
+    durable_agents.launch(database_url, poll=0.05, max_runs=2)
+    try:
+        child = agent(lambda n: n * 10)
+        parent = agent(lambda n: child.start(n).result(timeout=20))
+        started = [parent.start(n) for n in range(4)]
+        assert [run.result(timeout=20) for run in started] == [0, 10, 20, 30]
+    finally:
+        durable_agents.shutdown()
+
+
+def test_async_parents_too(agent: Agent, database_url: str) -> None:
+    async def tenfold(n: int) -> int:
+        return n * 10
+
+    async def wait(n: int) -> Any:
+        return await child.start(n).aresult(timeout=20)
+
+    durable_agents.launch(database_url, poll=0.05, max_runs=1)
+    try:
+        child = agent(tenfold)
+        assert agent(wait).start(3).result(timeout=20) == 30
+    finally:
+        durable_agents.shutdown()

@@ -115,18 +115,34 @@ def test_of_a_retried_step_the_last_attempt_runs_again(agent: Agent, launched: s
     assert broken.calls == 3
 
 
-@pytest.mark.parametrize("wrap", ["from", "during", "group", "container"])
+@pytest.mark.parametrize(
+    "wrap", ["from", "during", "from none", "group", "container", "untold", "untold inside"]
+)
 def test_an_error_that_was_wrapped_on_its_way_out(
     agent: Agent, launched: str, broken: Broken, wrap: str
 ) -> None:
+    def told_as_text() -> str:
+        text = ""
+        try:
+            return step("tool", "dependency", broken)
+        except ConnectionError as error:
+            text = str(error)
+        raise RuntimeError(f"the agent failed: {text}")
+
     def body(_: None) -> str:
         if wrap == "container":
             return step("node", "outer", lambda: step("tool", "dependency", broken), leaf=False)
+        if wrap == "untold":
+            return told_as_text()
+        if wrap == "untold inside":
+            return step("node", "outer", told_as_text, leaf=False)
         try:
             return step("tool", "dependency", broken)
         except ConnectionError as error:
             if wrap == "from":
                 raise RuntimeError("the agent failed") from error
+            if wrap == "from none":
+                raise RuntimeError("the agent failed") from None
             if wrap == "group":
                 raise ExceptionGroup("both", [ValueError("other"), error]) from None
             raise RuntimeError("the agent failed")  # noqa: B904
@@ -285,3 +301,15 @@ def test_a_record_written_by_the_owner_after_the_end_is_refused(agent: Agent, id
     with pytest.raises(BaseException, match=r"owned by another|over"):
         kept[0].journal.commit(Draft("tool", "late", "1"))
     assert runs.get("r")._records()[-1].kind == CLOSE
+
+
+def test_a_run_whose_thread_has_moved_on_stays_as_it_is(agent: Agent, launched: str) -> None:
+    runner = agent(lambda fails: step("tool", "work", lambda: 1 // (0 if fails else 1)))
+    for old, new in (("r1", "r2"), ("r3", "r4")):
+        with pytest.raises(ZeroDivisionError):
+            runner.run(True, run_id=old, thread="t")
+        runner.run(False, run_id="elsewhere" + old, thread="u")
+        runner.run(False, run_id=new, thread="t")
+        with pytest.raises(RunOver, match=f"'{new}' came after it"):
+            runs.get(old).resume()
+        assert runs.get(old).status == "failed"

@@ -360,3 +360,137 @@ def test_cancel_just_before_the_run_parks_is_not_lost(agent: Agent) -> None:
     with pytest.raises((errors.RunWaiting, errors.RunCancelled)):
         agent(body).run(run_id="c")
     eventually(lambda: runs.get("c").status == "cancelled", 3)
+
+
+# -- what the agent's code throws
+
+
+@here
+@pytest.mark.parametrize("text", ["half a character \ud83d", "a NUL \x00 inside"])
+def test_an_error_whose_text_no_database_takes(agent: Agent, text: str) -> None:
+    def body(_: Any) -> None:
+        raise ValueError(text)
+
+    with pytest.raises(ValueError, match=r"half|NUL") as raised:
+        agent(body).run(run_id="r")
+    assert str(raised.value) == text
+    assert runs.get("r").status == "failed"
+    assert str(runs.get("r").error) == text
+
+
+@here
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, KeyboardInterrupt])
+def test_a_queued_run_that_would_end_its_worker_fails(agent: Agent, error: type[BaseException]) -> None:
+    def body(_: Any) -> None:
+        step("tool", "t", lambda: (_ for _ in ()).throw(error("bye")))
+
+    run = agent(body).start(run_id="r")
+    with pytest.raises(errors.RecordedError, match=f"{error.__name__}.*bye"):
+        run.result(timeout=10)
+    assert run.status == "failed"
+
+
+@here
+@pytest.mark.parametrize("run_id", ["", 0, b"r"])
+def test_an_id_that_is_none_is_no_new_run(agent: Agent, run_id: Any) -> None:
+    calls: list[int] = []
+    runner = agent(lambda _: calls.append(1))
+    with pytest.raises(errors.ConfigurationError, match="run_id"):
+        runner.run(run_id=run_id)
+    with pytest.raises(errors.ConfigurationError, match="run_id"):
+        runner.start(run_id=run_id)
+    assert calls == []
+
+
+@here
+@pytest.mark.parametrize("limit", [-1, None, "a", 2**70])
+def test_an_odd_limit(limit: Any) -> None:
+    with pytest.raises(errors.ConfigurationError, match="limit"):
+        runs.list(limit=limit)
+
+
+@here
+def test_a_run_whose_owner_died_after_it_was_cancelled(agent: Agent) -> None:
+    calls: list[int] = []
+    runner = agent(lambda _: step("tool", "t", lambda: calls.append(1)))
+    runner.run(run_id="r")
+    crash("r", after=1)
+    engine.current().store.execute(
+        "UPDATE workflow_status SET attributes = '{\"cancel\":true}' WHERE workflow_uuid = 'r'"
+    )
+    with pytest.raises(errors.RunCancelled):
+        runner.run(run_id="r")
+    assert runs.get("r").status == "cancelled"
+    assert len(calls) == 1
+
+
+@here
+def test_a_cancelled_run_that_is_driven_here_begins_no_further_step(agent: Agent) -> None:
+    calls: list[int] = []
+
+    def cancels() -> None:
+        calls.append(1)
+        runs.get("r").cancel()
+
+    runner = agent(lambda _: [step("tool", "t", cancels) for _ in range(5)])
+    with pytest.raises(errors.RunCancelled):
+        runner.run(run_id="r")
+    assert calls == [1]
+    assert [s.path for s in runs.get("r").steps()] == ["tool:t"]
+
+
+@here
+def test_a_run_that_cannot_be_loaded_says_so(agent: Agent) -> None:
+    runner = agent(lambda _: step("tool", "t", lambda: 1 // 0))
+    with pytest.raises(ZeroDivisionError):
+        runner.run(run_id="r")
+    engine.current().store.execute(
+        "DELETE FROM operation_outputs WHERE workflow_uuid = 'r' AND function_id = 2"
+    )
+    engine.current().store.execute(
+        "UPDATE workflow_status SET status = 'ENQUEUED', executor_id = NULL WHERE workflow_uuid = 'r'"
+    )
+    engine.current().wake()
+    eventually(lambda: runs.get("r").blocked is not None)
+    assert "BrokenRecord" in str(runs.get("r").blocked)
+    with pytest.raises(TimeoutError, match="BrokenRecord"):
+        runs.get("r").result(timeout=0)
+
+
+@here
+def test_one_whose_kind_cannot_be_told_strands_no_other(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd, fine = agent(lambda _: 1), agent(lambda _: 2)
+
+    def is_async(_: Any) -> bool:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(odd, "is_async", is_async)
+    started = [runner.start() for runner in (odd, fine, fine)]
+    assert [run.result(timeout=10) for run in started[1:]] == [2, 2]
+    eventually(lambda: "odd" in str(started[0].blocked))
+
+
+@here
+def test_ctrl_c_again_while_a_step_is_in_flight_hands_the_run_back(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt("again")
+
+    def body(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    runner = agent(body)
+    monkeypatch.setattr(engine.Execution, "drain", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(run_id="r")
+    monkeypatch.undo()
+    store = engine.current().store
+    ((status, owner),) = store.query(
+        "SELECT status, owner_xid FROM workflow_status WHERE workflow_uuid = 'r'"
+    )
+    assert (status, owner) == ("ENQUEUED", None)
+    with pytest.raises(TimeoutError, match="interrupted in this process"):
+        runs.get("r").result(timeout=0)

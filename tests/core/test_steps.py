@@ -828,3 +828,34 @@ def test_launching_needs_no_dbos_of_the_application() -> None:
 
     assert durable_agents.runs.list() is not None
     assert _dbos_global_instance is None
+
+
+def test_an_error_of_this_library_in_a_tool_is_the_tools_error(agent: Agent) -> None:
+    """A tool that has charged, then looks something up and does not find it, has finished."""
+    calls = Calls()
+
+    def charge() -> None:
+        calls()
+        runs.get("no such run")
+
+    def body(_: Any) -> str:
+        try:
+            step("tool", "charge", charge)
+        except errors.RunNotFound as error:
+            return str(error)
+        raise AssertionError
+
+    runner = agent(body)
+    said = runner.run(run_id="r")
+    assert "no such run" in said
+    assert replay(runner, "r") == said
+    assert len(calls) == 1
+
+
+def test_a_usage_that_cannot_be_written_costs_only_itself(agent: Agent) -> None:
+    calls = Calls()
+    odd: Any = Usage("m", 1, 2, cost=object())  # type: ignore[arg-type]
+    runner = agent(lambda _: step("model", "m", lambda: calls("said"), usage=lambda _: odd))
+    assert runner.run(run_id="odd") == replay(runner, "odd") == "said"
+    assert calls == ["said"]
+    assert runs.get("odd").steps()[0].usage is None

@@ -10,7 +10,7 @@ import pytest
 
 from core.harness import eventually
 from durable_agents import errors, runs
-from durable_agents._core import RUN, step
+from durable_agents._core import RUN, engine, step
 from plain import Plain
 
 Agent = Callable[..., Plain]
@@ -202,3 +202,13 @@ def test_from_inside_a_run_other_threads_are_free_and_its_own_can_be_queued(agen
     runner = agent(body)
     assert runner.run("outer", thread="t") == ["else", "none"]
     assert runs.get("after").result(10) == "after"
+
+
+def test_runs_that_one_process_starts_have_the_order_they_were_started_in(agent: Agent) -> None:
+    """However many of them are started in one millisecond."""
+    runner = agent(lambda n: n)
+    started = runner.submit_all([runner._request(n, "t") for n in range(50)], [None] * 50)
+    store = engine.current().store
+    rows = store.query("SELECT workflow_uuid FROM workflow_status ORDER BY created_at")
+    assert [run_id for (run_id,) in rows] == [run.id for run in started]
+    assert len(store.query("SELECT DISTINCT created_at FROM workflow_status")) == 50

@@ -71,16 +71,20 @@ def waits(runner: Plain, run_id: str, thread: str) -> None:
         runner.run("ask", run_id=run_id, thread=thread)
 
 
-def test_a_run_that_was_running_goes_on_before_an_older_one_that_was_resumed_meanwhile(
+def test_a_run_that_was_running_goes_on_before_an_older_one_that_is_queued_again(
     runner: Plain, store: Store
 ) -> None:
     """Both are queued, the younger one has the thread. Neither may stop the other, nor the runs of other threads."""
     with pytest.raises(ZeroDivisionError):
         runner.run("fail", run_id="older", thread="t")
-    driven_by("dead", runner, "younger", "t")
     for run_id in ("older", "younger"):  # for the test to claim
         engine.current().shun(run_id)
     runs.get("older").resume()
+    store.execute("UPDATE workflow_status SET status = 'ERROR' WHERE workflow_uuid = 'older'")
+    driven_by("dead", runner, "younger", "t")
+    store.execute(
+        "UPDATE workflow_status SET status = 'ENQUEUED' WHERE workflow_uuid = 'older'"
+    )  # DBOS's resume
     queued(runner, "other", "u")
     assert claimed(store, runner) == ["other"]
     rows.release_dead(store)

@@ -212,3 +212,41 @@ def test_a_process_killed_inside_the_answer_leaves_the_run_waiting(programs: Pro
     assert runs.get("torn").status == "waiting"
     runs.get("torn").answer("after all")
     assert runs.get("torn").result(10) == "after all"
+
+
+@here
+def test_several_open_questions_are_answered_one_after_the_other(agent: Agent) -> None:
+    """The run goes on with the first answer; the second is taken as soon as it is asked for again."""
+
+    def body(_: Any) -> Any:
+        step("tool", "before", lambda: None)
+        answers = ask(a="A?", b="B?")
+        return [answers["a"], answers["b"]]
+
+    runner = agent(body)
+    waits(runner, "w")
+    run = runs.get("w")
+    for question, asked in run.questions.items():
+        run.answer(f"to {asked}", question)
+    assert run.result(timeout=10) == ["to A?", "to B?"]
+
+
+@here
+def test_a_process_without_the_runner_reads_and_answers_typed_answers(agent: Agent) -> None:
+    """Its codec knows no types: what was answered before is nothing it has to decode."""
+    runner = agent(lambda _: [ask(a=1)["a"], ask(b=2)["b"]])
+    waits(runner, "w")
+    run = runs.get("w")
+    run.answer(1)
+    eventually(lambda: list(run.questions) == ["b"])
+    engine.current().store.execute(
+        "UPDATE operation_outputs SET output = output WHERE workflow_uuid = 'w'"  # its chain is intact
+    )
+    del engine.RUNNERS[runner.name]
+    assert run.questions == {"b": 2}
+    with pytest.raises(errors.RunWaiting):
+        run.result()
+    run.answer({"any": "thing"})
+    engine.RUNNERS[runner.name] = runner
+    engine.current().wake()
+    assert run.result(timeout=10) == [1, {"any": "thing"}]

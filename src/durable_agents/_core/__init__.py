@@ -2,7 +2,7 @@
 
 from . import engine
 from .codec import JSON, Codec, JsonCodec, dumps
-from .context import RUN, SCOPE, Scope, inside, scope
+from .context import RUN, SCOPE, Scope, acting, inside, scope
 from .execution import Execution
 from .opening import Request
 from .pause import Pause, Question
@@ -36,6 +36,7 @@ __all__ = [
     "Step",
     "Store",
     "Usage",
+    "acting",
     "astep",
     "begin",
     "default_name",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .codec import dumps
-from .errors import Aborted, CodeChanged, NotRecoverable
+from .errors import Aborted, CancelRequested, CodeChanged, NotRecoverable
 from .execution import Execution
 from .journal import load
 from .log import logger
@@ -38,6 +38,9 @@ def admit(execution: Execution, row: runs.Row) -> None:
         NotNow: it was claimed again and again without a new record, and rests.
         CodeChanged: the agent is built in another way than when the run began, and its runner was not told to go on.
     """
+    if row.cancelled:  # its last owner died before it heard of that
+        execution.stop(CancelRequested(f"run {execution.id!r} was cancelled"))
+        return
     _rest(execution, row)
     if execution.closing is None:
         _check_code(execution)
@@ -70,13 +73,18 @@ def _check_code(execution: Execution) -> None:
     if then is None or then == now:
         return
     store = execution.engine.store
+    changed = _changed(execution.id, runner, then)
+    if runner.on_code_change == "continue" and (misfit := runner.misfit(execution, then)) is not None:
+        why = f"{changed}; {misfit}, so that it waits for a worker that has the code it began with"
+        runs.unclaim(store, execution.id, execution.owner, rest=runs.LONGEST_REST, why=why)
+        raise CodeChanged(why)
     if runner.on_code_change == "continue":
-        logger.warning("%s; the run goes on", _changed(execution.id, runner, then))
+        logger.warning("%s; the run goes on", changed)
         number = len(execution.journal.records(CODE)) + 1
         execution.journal.commit(Draft(CODE, f"{CODE}:{number}", dumps({"then": then, "now": now})))
         runs.set_version(store, execution.id, execution.owner, version_of(now))
         return
-    why = f"{_changed(execution.id, runner, then)}; {_ADVICE}"
+    why = f"{changed}; {_ADVICE}"
     runs.unclaim(store, execution.id, execution.owner, why=why)
     raise CodeChanged(why)
 

@@ -1,5 +1,6 @@
 """Answering a waiting run: the answer's record and the run's return to the queue are one transaction."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,8 +28,10 @@ def answer(
 
     Raises:
         RunNotFound, NotWaiting, AlreadyAnswered: see there.
+        EncodingError: an answer has no durable form.
     """
 
+    given = {key: json.loads(dumps(codec.encode(value))) for key, value in values.items()}
     token = runs.new_token()
     tried: Record | None = None
 
@@ -40,17 +43,18 @@ def answer(
         row, records = found
         if tried is not None and tried.is_among(records):
             return token if row.owner == token else None
-        pauses = read_pauses(records, codec)
+        pauses = read_pauses(records)
         if row.state != "waiting":
-            _check_repeated(run_id, row.state, pauses, values)
+            _check_repeated(run_id, row.state, pauses, given)
             return None
         pause = pauses[-1]
-        if all(_is_repeated(run_id, pauses[:-1], key, value) for key, value in values.items()):
+        if all(_is_repeated(run_id, pauses[:-1], key, value) for key, value in given.items()):
             return None
-        named = {_question(run_id, pause, key): value for key, value in values.items()}
-        for question, value in named.items():
-            check_answer(question, value)
-        draft = Draft(ANSWER, f"{WAIT}:{pause.number}/{ANSWER}", dumps(codec.encode(named)))
+        named = {_question(run_id, pause, key): key for key in values}
+        for question, key in named.items():
+            check_answer(question, values[key])
+        payload = dumps({question: given[key] for question, key in named.items()})
+        draft = Draft(ANSWER, f"{WAIT}:{pause.number}/{ANSWER}", payload)
         tried = draft.after(records[-1], epoch=row.epoch, worker=worker or "")
         return token if runs.reopen(store, tx, tried, worker, token) else None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from .execution import Execution
+    from .runner import Runner
     from .stream import Emitted
 
 T = TypeVar("T")
@@ -112,6 +113,8 @@ class Scope:
 
 RUN: ContextVar["Execution | None"] = ContextVar("durable_agents_run", default=None)
 SCOPE: ContextVar[Scope | None] = ContextVar("durable_agents_scope", default=None)
+ACTING: ContextVar[tuple["Runner", ...]] = ContextVar("durable_agents_acting", default=())
+"""The runners called inside the current run, the innermost last."""
 
 
 def lend(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
@@ -148,6 +151,17 @@ def inside(scope: Scope) -> Iterator[Scope]:
     finally:
         with suppress(ValueError):  # a coroutine that is collected ends in another context
             SCOPE.reset(token)
+
+
+@contextmanager
+def acting(runner: "Runner") -> Iterator[None]:
+    """Code inside belongs to a runner that is called inside another one's run: its options hold too."""
+    token = ACTING.set((*ACTING.get(), runner))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # as in `inside`
+            ACTING.reset(token)
 
 
 @contextmanager

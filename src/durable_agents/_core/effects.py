@@ -1,16 +1,17 @@
 """At-most-once tools: a tool that was cut off is not run again until somebody has said what became of it.
 
 Its start is marked before it runs. A mark without a record means that nobody knows whether the effect has happened: the
-run waits with a question, whose answer is the tool's result, its error, or the word to run it again.
+run waits with a question, whose answer is the tool's result, its error, or the word to run it again. A tool that the
+framework stopped, to ask a person for example, was not cut off, and a mark says that too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .codec import dumps
 from .errors import ConfigurationError, RecordedError
 from .pause import OUTCOME
-from .record import MARK, Draft, Record, utc
+from .record import MARK, RETRY, Draft, Record, utc
 
 if TYPE_CHECKING:
     from .step import Call
@@ -25,9 +26,14 @@ _ANSWERS = {
 
 def mark(call: "Call") -> Draft:
     """The record that the tool is about to start. A person will need its arguments."""
-    started = _marks(call)
+    started = _starts(call)
     payload = {"arguments": call.text, "idempotency_key": call.idempotency_key}
-    return Draft(MARK, _mark_path(call, len(started) + 1), dumps(payload), name=call.name)
+    return Draft(MARK, _mark_path(call, "started", len(started) + 1), dumps(payload), name=call.name)
+
+
+def unmark(call: "Call") -> Draft:
+    """The record that the tool's last start was ended by the framework, which will call it again."""
+    return Draft(MARK, _mark_path(call, "stopped", len(_starts(call))), "null", name=call.name)
 
 
 def settled(call: "Call") -> Draft | None:
@@ -35,9 +41,13 @@ def settled(call: "Call") -> Draft | None:
 
     Parks the run while nobody has.
     """
-    if not call.at_most_once or not (started := _marks(call)):
+    if not call.at_most_once or not (started := _starts(call)):
         return None
-    question = OUTCOME + call.path + (f"@{len(started)}" if len(started) > 1 else "")
+    if _mark_path(call, "stopped", len(started)) in call.run.journal.known:
+        return None
+    # An answer that a retry takes back is asked for again.
+    number = len(started) + len(call.run.journal.records(RETRY))
+    question = OUTCOME + call.path + (f"@{number}" if number > 1 else "")
     answer = call.run.wait({question: _asked(call, started[-1])})[question]
     if answer == RUN_AGAIN:
         return None
@@ -62,14 +72,25 @@ def _is_error(value: Mapping[str, Any]) -> bool:
     return set(value) == {"error"} and isinstance(value["error"], str)
 
 
-def _mark_path(call: "Call", number: int) -> str:
-    return f"{call.path}@started" + (f"@{number}" if number > 1 else "")
+def marks_of(path: str, records: Iterable[Record]) -> list[str]:
+    """The paths of the marks of a tool."""
+    return [record.path for record in records if record.kind == MARK and record.path.startswith(f"{path}@")]
 
 
-def _marks(call: "Call") -> list[Record]:
+def was_answered(path: str, questions: Iterable[str]) -> bool:
+    """Whether one of these questions was about what became of the tool at this path."""
+    asked = OUTCOME + path
+    return any(question == asked or question.startswith(f"{asked}@") for question in questions)
+
+
+def _mark_path(call: "Call", what: str, number: int) -> str:
+    return f"{call.path}@{what}" + (f"@{number}" if number > 1 else "")
+
+
+def _starts(call: "Call") -> list[Record]:
     """The records of the starts of this tool, none of which it survived."""
     found: list[Record] = []
-    while (record := call.run.journal.known.get(_mark_path(call, len(found) + 1))) is not None:
+    while (record := call.run.journal.known.get(_mark_path(call, "started", len(found) + 1))) is not None:
         found.append(record)
     return found
 

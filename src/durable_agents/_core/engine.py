@@ -10,8 +10,10 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import failure
@@ -73,7 +75,9 @@ class Engine:
         self._strays: dict[tuple[str, str], int] = {}
         self._taking: set[tuple[str, str]] = set()  # claimed, and their records are being loaded
         self._shunned: set[str] = set()
+        self._interrupted: set[str] = set()
         self._next_look = 0.0
+        self._resting = 0
         self._deferred: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._wake, self._stopping, self._leaving = threading.Event(), threading.Event(), threading.Event()
@@ -108,7 +112,7 @@ class Engine:
             admit(execution, row)
             with self._lock:
                 self._live[run_id] = execution
-            self._shunned.discard(run_id)  # somebody asked for it here again
+            self._interrupted.discard(run_id)
         except NotNow:
             raise
         except Exception:
@@ -142,8 +146,22 @@ class Engine:
         self._wake.set()
 
     def shun(self, run_id: str) -> None:
-        """Leave this run to other processes: somebody interrupted it here."""
+        """Leave this run to other processes."""
         self._shunned.add(run_id)
+
+    def interrupted(self, run_id: str) -> None:
+        """Leave this run to other processes, until somebody asks for it here again."""
+        self._interrupted.add(run_id)
+
+    def shuns(self, run_id: str) -> bool:
+        return run_id in self._shunned or run_id in self._interrupted
+
+    def cancel(self, run_id: str) -> None:
+        """Stop a run that this process drives; a worker elsewhere hears of it with its next heartbeat."""
+        with self._lock:
+            execution = self._live.get(run_id)
+        if execution is not None:
+            execution.stop(CancelRequested(f"run {run_id!r} was cancelled"))
 
     def await_turn(self, entry: Caller) -> None:
         """A caller waits for its turn on a thread; it is missed when its event loop ends."""
@@ -158,6 +176,20 @@ class Engine:
     def defer(self, work: Callable[[], object]) -> None:
         """Let the heartbeat do it: for finalizers, which run in any thread, whatever locks that holds."""
         self._deferred.put(work)  # SimpleQueue.put is reentrant, as nothing else here is
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """The current run only waits for another one, which may need its place."""
+        self._pool.resize(1)
+        with self._lock:
+            self._resting += 1
+        self._wake.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._resting -= 1
+            self._pool.resize(-1)
 
     def wake(self) -> None:
         """Look for queued runs now."""
@@ -181,16 +213,18 @@ class Engine:
                 self._wake.clear()
 
     def _claim(self) -> int:
-        room = min(self._max_runs - len(self._live), _CLAIM_AT_ONCE)
+        room = min(self._max_runs + self._resting - len(self._live), _CLAIM_AT_ONCE)
         runners = dict(RUNNERS)
         wanted = {name: runner.takes for name, runner in runners.items()}
         if time.monotonic() > self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
             tell_stranded(self.store, runners)
-        claimed = runs.claim(self.store, self.worker.id, wanted, room, shunned=self._shunned)
+        claimed = runs.claim(
+            self.store, self.worker.id, wanted, room, shunned=self._shunned | self._interrupted
+        )
         self._taking.update((run_id, owner) for run_id, _, owner in claimed)  # the last one's turn comes late
         for run_id, name, owner in claimed:
-            if run_id in self._shunned:  # since the claim began
+            if self.shuns(run_id):  # since the claim began
                 self._taking.discard((run_id, owner))
                 runs.unclaim(self.store, run_id, owner)
             else:
@@ -204,15 +238,28 @@ class Engine:
             return
         except Exception as error:
             self._taking.discard((run_id, owner))
-            if not self.store.may_heal(error):
-                logger.exception("run %r cannot be loaded; it is left to other workers", run_id)
-                self.shun(run_id)
+            self._leave_to_others(run_id, error)
+            return
+        execution.is_attended = False
+        try:
+            is_async = runner.is_async(execution)
+        except Exception as error:
+            execution.release()
+            self._leave_to_others(run_id, error)
             return
         logger.info("run %r: driven by worker %s", run_id, self.worker.id)
-        if runner.is_async(execution):
+        if is_async:
             asyncio.run_coroutine_threadsafe(_quietly_async(execution), self._home_loop())
         else:
             self._pool.submit(lambda: _quietly(execution))
+
+    def _leave_to_others(self, run_id: str, error: Exception) -> None:
+        if self.store.may_heal(error):
+            return
+        logger.error("run %r cannot be loaded; it is left to other workers", run_id, exc_info=error)
+        self.shun(run_id)
+        why = f"run {run_id!r} cannot be loaded: {type(error).__name__}: {failure.text(error)}"
+        runs.block(self.store, run_id, why)
 
     def _home_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -375,6 +422,8 @@ def _tell(execution: Execution, error: BaseException) -> None:
 
 
 _engine: Engine | None = None
+_launched_with: tuple[str, Liveness, int] | None = None
+"""What `launch` was told last: an implicit one after a shutdown, or in a forked child, means the same database."""
 _launching = threading.Lock()
 
 
@@ -402,7 +451,7 @@ def launch(
     Raises:
         ConfigurationError: a database that cannot be used, or another one than this process already runs on.
     """
-    global _engine
+    global _engine, _launched_with
     if max_runs < 1:
         raise ConfigurationError(f"max_runs must be at least 1, not {max_runs!r}")
     url = database_url or os.environ.get(DATABASE_URL) or DEFAULT_DATABASE_URL
@@ -410,6 +459,7 @@ def launch(
     with _launching:
         if _engine is None:
             _engine = _apart(lambda: Engine(open_store(url), liveness, max_runs))
+            _launched_with = (url, liveness, max_runs)
             atexit.register(shutdown)
         elif database_url is not None and _engine.store.url != url:
             raise ConfigurationError(
@@ -433,7 +483,11 @@ def shutdown() -> None:
 def current() -> Engine:
     """The engine of this process, launched if need be."""
     if _engine is None:
-        launch()
+        if _launched_with is None:
+            launch()
+        else:
+            url, liveness, max_runs = _launched_with
+            launch(url, **asdict(liveness), max_runs=max_runs)
     engine = _engine
     assert engine is not None
     return engine

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from . import engine
 from .admission import NotNow
 from .answer import answer
-from .errors import DatabaseUnavailable, RunNotFound, RunReleased
+from .errors import CodeChanged, DatabaseUnavailable, RunNotFound, RunReleased
 from .execution import Execution
 from .opening import Request, open_run
 from .store import runs
@@ -67,7 +67,12 @@ class Entry:
                 ) from error
             self._opened = True
             if token is not None:
-                return running.take(self._runner, self._id, token, self._request.live)
+                try:
+                    return running.take(self._runner, self._id, token, self._request.live)
+                except CodeChanged as error:
+                    if self._request.answers is None:
+                        raise
+                    raise CodeChanged(f"{error}. The answer is recorded, and is used then") from None
             if new:
                 self._reserved = True
                 running.await_turn(self)

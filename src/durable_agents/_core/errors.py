@@ -85,7 +85,7 @@ class AlreadyAnswered(DurableError):
 
 
 class RunOver(DurableError):
-    """The run has succeeded or was superseded by another one: it cannot be resumed."""
+    """The run has succeeded, or another one came after it on its thread: it cannot be resumed."""
 
 
 class StepNotFound(DurableError, LookupError):

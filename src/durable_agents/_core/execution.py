@@ -41,8 +41,8 @@ class Execution:
     """A run that this process owns.
 
     `input`, `thread`, `pauses` and `answers` are what was recorded; `live` is what only the calling process has, None
-    after a recovery; `memory` is the runner's own, for the time it drives. `muted` is true for a replay that only
-    rebuilds a result: no callback of the user may be called.
+    after a recovery; `memory` is the runner's own, for the time it drives. `is_attended`: its caller waits here.
+    `muted` is true for a replay that only rebuilds a result: no callback of the user may be called.
     """
 
     muted: ClassVar[bool] = False
@@ -71,12 +71,13 @@ class Execution:
             on_lost=self._cancel_tasks,
         )
         self.owner = owner
+        self.is_attended = True
         opening = self.journal.opening
         self.input: Any = opening["input"]
         self.incidental: Any = opening["incidental"]
         self.thread: str | None = opening["thread"]
         self._digest_key = str(opening["digest_key"]).encode()
-        self.pauses = read_pauses(self.journal.known.values(), runner.codec)
+        self.pauses = read_pauses(self.journal.known.values())
         self.asked: dict[str, Any] = {}
         self.top = Scope()
 
@@ -161,7 +162,15 @@ class Execution:
         """Ask the database whether the run is still ours, before a step begins in a process that was frozen."""
         if not self.is_surely_ours:
             asked = time.monotonic()
-            if runs.owner(self.engine.store, self.id) == self.owner:
+            try:
+                owner = self.journal.insist(
+                    "asking whose it is", lambda: runs.owner(self.engine.store, self.id)
+                )
+            except Exception as error:
+                if not self.engine.store.may_heal(error):
+                    raise
+                owner = None  # the process ends, and the database does not answer
+            if owner == self.owner:
                 self._confirmed = asked
             else:
                 self.journal.abandon()
@@ -231,7 +240,11 @@ class Execution:
     @property
     def answers(self) -> dict[str, Any]:
         """Question → answer, over all pauses of the run."""
-        return {question: answer for pause in self.pauses for question, answer in pause.answers.items()}
+        return {
+            question: self.runner.codec.decode(answer)
+            for pause in self.pauses
+            for question, answer in pause.answers.items()
+        }
 
     def _cancel_tasks(self) -> None:
         """The run is lost: unwind what awaits inside it."""
@@ -244,13 +257,21 @@ class Execution:
             self._cancelled.add(task)
             task.cancel()
 
-    def drain(self) -> None:
-        """Wait for the steps in flight."""
+    def drain(self, *, patiently: bool = True) -> None:
+        """Wait for the steps in flight: what they have done is lost unless it is recorded.
+
+        Args:
+            patiently: for as long as it takes, unless the process shuts down; else for half a minute at most.
+        """
+        waited = 0.0
         with self._idle:
-            if not self._idle.wait_for(
+            while not self._idle.wait_for(
                 lambda: self._in_flight <= 0 or self.journal.lost is not None, _DRAIN_SECONDS
             ):
-                logger.warning("run %r: steps are still in flight after %s s", self.id, _DRAIN_SECONDS)
+                waited += _DRAIN_SECONDS
+                logger.warning("run %r: steps are still in flight after %.0f s", self.id, waited)
+                if not patiently or self.engine.is_closed:
+                    return
 
     # -- driving
 

@@ -13,6 +13,7 @@ _TEXT_LIMIT = 20_000
 _NESTING_LIMIT = 20
 _TAG = "__durable_agents_steps__"
 _ARGS: Any = vars(BaseException)["args"]
+_DICT: Any = vars(BaseException)["__dict__"]
 
 
 def encode(error: BaseException) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def _encode(error: BaseException, depth: int) -> dict[str, Any]:
     if native:
         data["native"] = native
     attributes = {}
-    for name, value in vars(error).items():
+    for name, value in _dictionary(error).items():
         if name == _TAG:
             continue
         try:
@@ -67,7 +68,7 @@ def _native(cls: type) -> dict[str, Any]:
 
 def tag(error: BaseException, run_id: str, path: str) -> None:
     """Note on an error that this step recorded it, so that `paths` finds the step whatever the error becomes."""
-    vars(error).setdefault(_TAG, []).append((run_id, path))
+    _dictionary(error).setdefault(_TAG, []).append((run_id, path))
 
 
 def paths(error: BaseException, run_id: str) -> list[str]:
@@ -80,9 +81,17 @@ def paths(error: BaseException, run_id: str) -> list[str]:
         if each is None or id(each) in seen:
             continue
         seen.add(id(each))
-        found += [path for run, path in vars(each).get(_TAG, ()) if run == run_id and path not in found]
-        left += [each.__cause__, None if each.__suppress_context__ else each.__context__]
+        found += [
+            path for run, path in _dictionary(each).get(_TAG, ()) if run == run_id and path not in found
+        ]
+        left += [each.__cause__, each.__context__]  # also what `from None` keeps out of the traceback
         left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+    return found
+
+
+def _dictionary(error: BaseException) -> dict[str, Any]:
+    """The error's attributes, whatever its class makes of `__dict__`."""
+    found: dict[str, Any] = _DICT.__get__(error)
     return found
 
 

@@ -7,13 +7,15 @@ that could not be written ends the journal: later ones would be chained to it.
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import BrokenRecord, OwnershipLost, Stop
 from .log import Trouble, logger
 from .record import CLOSE, FLUSH, OPEN, RETRY, Draft, Record, check_link, now_us, rows_digest
 from .store import Statement, Store, runs
 from .stream import Emitted, Numbering
+
+T = TypeVar("T")
 
 # Between two tries to write a record while the database is unwell, in seconds.
 _LONGEST_PAUSE = 2.0
@@ -41,8 +43,7 @@ def standing(records: Iterable[Record]) -> dict[str, Record]:
         if record.kind == RETRY:
             for path in record.value()["taken_back"]:
                 found.pop(path, None)
-        else:
-            found[record.path] = record
+        found[record.path] = record
     return found
 
 
@@ -147,6 +148,7 @@ class Journal:
 
     def emit(self, event: Emitted) -> None:
         """Commit an event with the next record, unless it was emitted before."""
+        self._know_events([event])
         with self._lock:
             self._staged.extend(self._events.statements([event]))
 
@@ -174,6 +176,7 @@ class Journal:
         with self._writing:  # for as long as it takes; whoever only stages or looks does not wait for that
             if self.lost is not None:
                 raise self.lost
+            self._know_events(draft.events)
             with self._lock:  # events are numbered in the order in which they are committed
                 staged = [*self._staged]
                 emitted = self._events.statements(draft.events)
@@ -188,7 +191,17 @@ class Journal:
                 rows=rows_digest((s.sql, s.rows) for s in together) if together else "",
             )
             try:
-                written = self._insist(record, lambda: write(record, together))
+                # To give the run up would repeat what this record tells of.
+                written = self.insist(f"writing the record {record.path!r}", lambda: write(record, together))
+            except Exception as error:
+                logger.error(
+                    "run %r: record %r could not be written; this process stops driving it: %s",
+                    self.run_id,
+                    record.path,
+                    error,
+                    exc_info=not self._store.may_heal(error),
+                )
+                raise self._lose() from error
             except BaseException:
                 self._lose()
                 raise
@@ -201,38 +214,36 @@ class Journal:
                 self.has_recorded = True
             return record
 
-    def _insist(self, record: Record, write: Callable[[], bool]) -> bool:
-        """Try until the database is well: to give the run up would repeat what this record tells of.
+    def insist(self, what: str, work: Callable[[], T]) -> T:
+        """Do this with the database, again and again until that is well.
 
-        It ends earlier when the run is lost or handed back, and for an error that the record itself is to blame for.
+        It ends earlier when the run is lost, and with the error when that is none of the database's, or when the run is
+        about to be handed back.
         """
         trouble: Trouble | None = None
         pause = 0.05
         while True:
             try:
                 with self._store.briefly():
-                    written = write()
+                    done = work()
             except Exception as error:
-                may_heal = self._store.may_heal(error)
-                if self._hurried.is_set() or not may_heal:
-                    logger.error(
-                        "run %r: record %r could not be written; this process stops driving it: %s",
-                        self.run_id,
-                        record.path,
-                        error,
-                        exc_info=not may_heal,
-                    )
-                    raise self._lose() from error
-                trouble = trouble or Trouble(f"run {self.run_id!r}: writing the record {record.path!r}")
+                if self._hurried.is_set() or not self._store.may_heal(error):
+                    raise
+                trouble = trouble or Trouble(f"run {self.run_id!r}: {what}")
                 trouble.met(error)
             else:
                 if trouble is not None:
                     trouble.over()
-                return written
+                return done
             self._hurried.wait(pause)
             if self.lost is not None:
                 raise self.lost
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _know_events(self, events: Sequence[Emitted]) -> None:
+        """Read which events there are, outside of the lock: that may take as long as the database is unwell."""
+        if events:
+            self.insist("reading its events", self._events.load)
 
     def hurry(self) -> None:
         """The run is about to be handed back: a record that waits for the database is tried once more."""

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .codec import Codec
 from .record import ANSWER, WAIT, Record
 
 OUTCOME = "outcome:"
@@ -28,7 +27,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A pause as it was recorded, and the answers given to it so far."""
+    """A pause as it was recorded, and the answers given to it so far, as JSON data of the runner's codec."""
 
     number: int
     questions: dict[str, Any]
@@ -41,7 +40,7 @@ class Question:
         return any(question.startswith(OUTCOME) for question in self.questions)
 
 
-def read_pauses(records: Iterable[Record], codec: Codec) -> list[Question]:
+def read_pauses(records: Iterable[Record]) -> list[Question]:
     """The pauses among a run's records, each with the answers it got."""
     found: dict[int, Question] = {}
     for record in records:
@@ -49,5 +48,5 @@ def read_pauses(records: Iterable[Record], codec: Codec) -> list[Question]:
             data, number = record.value(), int(record.path.removeprefix(f"{WAIT}:"))
             found[number] = Question(number, data["questions"], data["state"])
         elif record.kind == ANSWER and found:
-            next(reversed(found.values())).answers.update(codec.decode(record.value()))
+            next(reversed(found.values())).answers.update(record.value())
     return list(found.values())

@@ -4,6 +4,7 @@ import asyncio
 import builtins
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from . import engine, failure
 from .answer import answer
 from .codec import JSON, Codec
+from .context import RUN
 from .errors import (
     ConfigurationError,
     NotSupported,
+    NotWaiting,
     ResultNotRecorded,
     RunCancelled,
     RunNotFound,
@@ -36,6 +39,7 @@ Status = Literal["queued", "running", "waiting", "succeeded", "failed", "cancell
 
 _POLL_SECONDS = 0.02
 _STREAM_SECONDS = 0.05
+_ASKED_AGAIN_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ class Run:
         return dict(pause.questions) if pause and self._row().state == "waiting" else {}
 
     def _pause(self) -> Question | None:
-        pauses = read_pauses(self._records(), self._codec)
+        pauses = read_pauses(self._records())
         return pauses[-1] if pauses else None
 
     @property
@@ -197,24 +201,29 @@ class Run:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         running = engine.current()
-        while not self._has_ended(running):
-            _check(running, deadline, self.id)
-            time.sleep(_POLL_SECONDS)
+        with _resting(running):
+            while not self._has_ended(running):
+                _check(running, deadline, self.id)
+                time.sleep(_POLL_SECONDS)
         return self._outcome()
 
     async def aresult(self, timeout: float | None = None) -> Any:
         """`result` for event loops."""
         deadline = None if timeout is None else time.monotonic() + timeout
         running = engine.current()
-        while not await asyncio.to_thread(self._has_ended, running):
-            _check(running, deadline, self.id)
-            await asyncio.sleep(_POLL_SECONDS)
+        with _resting(running):
+            while not await asyncio.to_thread(self._has_ended, running):
+                _check(running, deadline, self.id)
+                await asyncio.sleep(_POLL_SECONDS)
         return await asyncio.to_thread(self._outcome)
 
     # -- what one can do to it
 
     def answer(self, value: Any, question: str | None = None) -> None:
         """Answer a waiting run; any worker that has its runner goes on with it.
+
+        Several open questions are answered one after the other: the run goes on with each answer, and this method waits
+        until the run asks again what the first answer left open, for half a minute at most.
 
         Args:
             value: the answer, in the form the framework expects where it asked.
@@ -224,8 +233,22 @@ class Run:
             NotWaiting: the run does not wait, or has no such question.
             AlreadyAnswered: it was answered with another value. The same value again is no error.
         """
-        answer(engine.current().store, self._codec, self.id, {question: value}, None)
-        engine.current().wake()
+        running, deadline = engine.current(), time.monotonic() + _ASKED_AGAIN_SECONDS
+        while True:
+            try:
+                answer(running.store, self._codec, self.id, {question: value}, None)
+                break
+            except NotWaiting:
+                if not self._is_left_open(question) or time.monotonic() > deadline or running.is_closed:
+                    raise
+                time.sleep(_POLL_SECONDS)
+        running.wake()
+
+    def _is_left_open(self, question: str | None) -> bool:
+        """Whether the run goes on with another answer, and will ask this again."""
+        pause = self._pause()
+        asked = pause is not None and question in pause.questions and question not in pause.answers
+        return asked and self._row().state in ("queued", "running")
 
     def cancel(self) -> None:
         """Cancel the run: at once when nobody drives it, else when the steps in flight are recorded.
@@ -234,6 +257,7 @@ class Run:
         """
         self._row()
         runs.request_cancel(engine.current().store, self.id)
+        engine.current().cancel(self.id)
 
     def resume(self) -> None:
         """Let a run that failed or was cancelled go on, over its records, in any worker that has its runner.
@@ -243,7 +267,7 @@ class Run:
 
         Raises:
             RunWaiting: it waits for an answer.
-            RunOver: it has succeeded, or another run has superseded it.
+            RunOver: it has succeeded, or another run has come after it on its thread.
         """
         resume(engine.current().store, self.id)
         engine.current().wake()
@@ -265,7 +289,7 @@ class Run:
             ConfigurationError: this process does not have the runner.
         """
         running, row = engine.current(), self._row()
-        run_id = run_id or fork_id(self.id)
+        run_id = fork_id(self.id) if run_id is None else run_id
         fork(running.store, self._runner(row.name), self.id, before, run_id)
         running.wake()
         return Run(run_id)
@@ -298,6 +322,10 @@ class Run:
                 await asyncio.sleep(_STREAM_SECONDS)
 
     def _reader(self, after: int) -> "_Reader":
+        if not isinstance(after, int):
+            raise ConfigurationError(
+                f"after is the cursor of the last event seen, 0 for none, not {after!r:.80}"
+            )
         row = self._row()
         runner = engine.RUNNERS.get(row.name)
         if runner is not None and not runner.keeps_events:
@@ -316,15 +344,24 @@ class _Reader:
     def next(self) -> builtins.list[Event] | None:
         """The next events, none when there are none yet; None when the run rests and all have been read."""
         _check(self._running, None, self._id)
-        row = runs.get(
-            self._running.store, self._id
-        )  # first: what it emitted before it came to rest is there then
-        events = read(self._running.store, self._codec, self._id, self._after)
+        store = self._running.store
+        try:
+            row = runs.get(store, self._id)  # first: what it emitted before it came to rest is there then
+            events = read(store, self._codec, self._id, self._after)
+        except Exception as error:
+            if not store.may_heal(error):
+                raise
+            return []  # whoever reads waits for the database, too
         if events:
             self._after = events[-1].cursor
         elif row is None or row.over or row.state == "waiting":
             return None
         return events
+
+
+def _resting(running: engine.Engine) -> AbstractContextManager[None]:
+    """A run that waits for another one makes room for it."""
+    return running.resting() if RUN.get() is not None else nullcontext()
 
 
 def _check(running: engine.Engine, deadline: float | None, run_id: str) -> None:
@@ -345,7 +382,14 @@ def _why(running: engine.Engine, run_id: str) -> str:
         if not running.store.may_heal(error):
             raise
         return f"the database cannot be asked: {error}"
-    return f"no worker here drives it: {blocked}" if blocked else "it goes on, ask again later"
+    if blocked:
+        return f"no worker here drives it: {blocked}"
+    if running.shuns(run_id):
+        return (
+            "it was interrupted in this process, or could not be loaded here, and is left to other workers; "
+            "call the runner again with this run_id to go on here"
+        )
+    return "it goes on, ask again later"
 
 
 def _step(record: Record) -> Step:
@@ -381,7 +425,9 @@ def list(
         runner: only runs of the runner with this full name (`<framework>.<name>`).
         limit: at most this many.
     """
-    wanted = (status,) if isinstance(status, str) else tuple(status)
+    if not isinstance(limit, int) or not 0 <= limit < 2**31:
+        raise ConfigurationError(f"limit is a number of runs from 0 on, not {limit!r:.80}")
+    wanted = (status,) if isinstance(status, str) else tuple(status or ())
     unknown = [s for s in wanted if s not in runs.STATES]
     if unknown:
         raise ConfigurationError(f"no such status: {unknown[0]!r}; there are {', '.join(runs.STATES)}")

@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Literal
 
 from . import engine
 from .codec import JSON, Codec, dumps
-from .context import RUN, SCOPE, escape, scope
+from .context import RUN, SCOPE, acting, escape, scope
 from .engine import RUNNERS
 from .entry import Entry, Rest
 from .errors import (
     ConfigurationError,
+    DatabaseUnavailable,
     NotRecoverable,
     NotSupported,
     OwnershipLost,
@@ -115,6 +116,10 @@ class Runner:
         """
         return {}
 
+    def misfit(self, execution: Execution, then: Mapping[str, Any]) -> str | None:
+        """Why a run that began under the fingerprint `then` cannot go on under this code even when it is told to."""
+        return None
+
     def check_fork(self, run_id: str) -> None:
         """Raise `NotSupported` when this run's framework state cannot be forked."""
 
@@ -158,9 +163,9 @@ class Runner:
         """
         if (run := RUN.get()) is not None:
             self._check_own_thread(run, request)
-            with scope(self._segment(run_id)):
+            with scope(self._segment(run_id)), acting(self):
                 return self.nested(request)
-        entry = Entry(self, request, run_id or new_id())
+        entry = Entry(self, request, _given(run_id))
         while True:
             found = entry.enter()
             if isinstance(found, Rest):
@@ -176,9 +181,9 @@ class Runner:
         """`call` whose native loop is a coroutine: it runs in the caller's task."""
         if (run := RUN.get()) is not None:
             self._check_own_thread(run, request)
-            with scope(self._segment(run_id)):
+            with scope(self._segment(run_id)), acting(self):
                 return await self.anested(request)
-        entry = Entry(self, request, run_id or new_id())
+        entry = Entry(self, request, _given(run_id))
         while True:
             found = await entry.aenter()
             if isinstance(found, Rest):
@@ -194,7 +199,7 @@ class Runner:
         self, request: Request, run_id: str | None, events: Callable[[Execution], Generator[Any, None, Any]]
     ) -> Generator[Any, None, None]:
         """Start the run and drive it as fast as the consumer asks for `events`, which return its outcome."""
-        found = Entry(self, request, run_id or new_id()).enter()
+        found = Entry(self, request, _given(run_id)).enter()
         if isinstance(found, Rest):
             raise self._no_stream(found)
         try:
@@ -210,7 +215,7 @@ class Runner:
         outcome: Callable[[Execution], Any],
     ) -> AsyncGenerator[Any, None]:
         """`stream_call` for async generators; `outcome` is asked when they end."""
-        found = await Entry(self, request, run_id or new_id()).aenter()
+        found = await Entry(self, request, _given(run_id)).aenter()
         if isinstance(found, Rest):
             raise self._no_stream(found)
         stream = found.astream(events(found), lambda: outcome(found))
@@ -241,22 +246,48 @@ class Runner:
                     f"start() hands the run to any process, and {', '.join(request.live_names)} exists only in this "
                     f"one; pass plain data, allow the types with types=[…], or give the runner restore=fn(run)"
                 )
-        running, parent = engine.current(), RUN.get()
+        running = engine.current()
         started = []
         for request, given in zip(requests, run_ids, strict=True):
-            run_id = given or self.fresh_id()
-            by = parent.id if parent is not None else None
-            open_run(running.store, self.name, request, run_id, None, code=self.code, parent=by)
+            run_id = self.fresh_id(request.input) if given is None else given
+            self._submit(running, request, run_id)
             started.append(Run(run_id))
         running.wake()
         return started
 
-    def fresh_id(self) -> str:
-        """The id of a new run. One that another run starts has the same in every replay, so that it is started once."""
+    def _submit(self, running: engine.Engine, request: Request, run_id: str) -> None:
+        parent, store = RUN.get(), running.store
+        by = parent.id if parent is not None else None
+
+        def work() -> None:
+            open_run(store, self.name, request, run_id, None, code=self.code, parent=by)
+
+        if parent is not None:
+            parent.journal.insist(f"starting the run {run_id!r}", work)
+            return
+        try:
+            work()
+        except Exception as error:
+            if not store.may_heal(error):
+                raise
+            raise DatabaseUnavailable(
+                f"run {run_id!r} could not be queued: {store.shown} cannot be used ({error}). Call again with the same "
+                f"run_id: if it was queued after all, nothing happens twice"
+            ) from error
+
+    def fresh_id(self, input: Any) -> str:
+        """The id of a new run. One that another run starts has the same in every replay, so that it is started once.
+
+        Args:
+            input: the new run's, as JSON data: it tells those apart that parallel threads and tasks start.
+        """
         if (parent := RUN.get()) is None:
             return new_id()
         above = SCOPE.get() or parent.top
-        path = above.child_key(above.use(f"start:{escape(self.name)}"))
+        segment = f"start:{escape(self.name)}"
+        if not above.is_ours:
+            segment = f"{segment}:{parent.digest(dumps(input))[:12]}"
+        path = above.child_key(above.use(segment))
         return f"{parent.id[:180]}-{hashlib.sha256(f'{parent.id}{chr(0)}{path}'.encode()).hexdigest()[:12]}"
 
     def _segment(self, run_id: str | None) -> str:
@@ -280,20 +311,34 @@ class Runner:
         row = runs.waiting_on(store, self.name, thread)
         if row is None:
             return None
-        pause = read_pauses(load(row.id, runs.records(store, row.id)), self.codec)[-1]
+        pause = read_pauses(load(row.id, runs.records(store, row.id)))[-1]
         if pause.is_our_own:
             raise RunWaiting(row.id, pause.questions)
         return row.id, pause
+
+    def asked_run(self, run_id: str) -> bool:
+        """Whether a run of this runner has this id, and has waited for an answer."""
+        store = engine.current().store
+        row = runs.get(store, run_id)
+        return (
+            row is not None
+            and row.name == self.name
+            and bool(read_pauses(load(row.id, runs.records(store, row.id))))
+        )
 
     def _attached(self, run: Rest) -> Any:
         """What the verb returns for a run that somebody else has driven to its end or its pause."""
         if run.state != "waiting":
             return Run(run.id).result()
         records = load(run.id, runs.records(engine.current().store, run.id))
-        pause = read_pauses(records, self.codec)[-1]
+        pause = read_pauses(records)[-1]
         if pause.is_our_own:
             raise RunWaiting(run.id, pause.questions)
         return self.paused_result(run.id, records[0].value()["input"], pause)
+
+
+def _given(run_id: str | None) -> str:
+    return new_id() if run_id is None else run_id  # an empty one is a mistake, which opening the run tells
 
 
 def new_id() -> str:

@@ -20,19 +20,23 @@ if TYPE_CHECKING:
 def settle_error(run: "Execution", error: BaseException) -> Any:
     """The native loop raised: record the failure, or hand the run back. Raises what the caller is told."""
     run.settling = True
-    interrupted = not isinstance(
-        error, Exception | Stop | asyncio.CancelledError
-    )  # Ctrl-C is the caller's to hear
+    interrupted = not isinstance(error, Exception | Stop | asyncio.CancelledError)
+    if interrupted and not run.is_attended:
+        # No Ctrl-C gets here: the agent's own code raises this, and would end each worker that takes the run.
+        error, interrupted = failure.decode(failure.encode(error)), False
     if run.closing is not None or (run.journal.lost is not None and not interrupted):
         return settle(run, None)
     run.stop(Released())
     if isinstance(error, Exception):
-        run.drain()
+        _drain(run)
         _fail(run, error)
     if not isinstance(error, asyncio.CancelledError):
-        run.engine.shun(run.id)  # KeyboardInterrupt, SystemExit: not here
-    run.drain()
-    run.release()
+        # KeyboardInterrupt and SystemExit are the caller's to hear; the run is for other processes.
+        run.engine.interrupted(run.id)
+    try:
+        run.drain(patiently=isinstance(error, asyncio.CancelledError))
+    finally:
+        run.release()
     raise error
 
 
@@ -44,7 +48,7 @@ def settle(run: "Execution", outcome: Any) -> Any:
         outcome = Pause(run.asked)
     elif why is None:
         run.stop(Released(f"run {run.id!r} is over"))  # nothing that was left running may start a step
-    run.drain()
+    _drain(run)
     if run.journal.lost is not None:
         run.engine.forget(run)
         raise run.journal.lost
@@ -57,6 +61,15 @@ def settle(run: "Execution", outcome: Any) -> Any:
         return outcome.result
     _close(run, "SUCCESS", *_encoded(run, outcome))
     return outcome
+
+
+def _drain(run: "Execution") -> None:
+    try:
+        run.drain()
+    except BaseException:  # Ctrl-C while it waited: any worker comes to the same outcome
+        run.engine.interrupted(run.id)
+        run.release()
+        raise
 
 
 def _settle_stop(run: "Execution", why: Stop) -> NoReturn:

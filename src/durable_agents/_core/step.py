@@ -7,13 +7,13 @@ happen to arrive: those are told apart by a key from the framework, or by their 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from . import effects, failure
 from .codec import JSON, Codec, dumps
-from .context import RUN, SCOPE, Scope, escape, inside
-from .errors import ConcurrentPathError, DivergedError, DurableError, RecordedError, ResultNotRecorded
+from .context import ACTING, RUN, SCOPE, Scope, escape, inside
+from .errors import ConcurrentPathError, DivergedError, DurableError, ResultNotRecorded, RunReleased
 from .log import logger
 from .record import Draft, Record, Usage, now_us
 
@@ -47,6 +47,7 @@ class Call:
     leaf: bool
     at_most_once: bool
     usage: Callable[[Any], Usage | None] | None
+    signals: tuple[type[Exception], ...]
     attempt: int
     started: int
     emitted: "list[Emitted]" = field(default_factory=list)
@@ -114,6 +115,8 @@ class Call:
             except Exception as error:
                 if not self.is_signal(error):
                     self.run.journal.commit(self.draft(error=error))
+                elif stopped := self.signalled(error):
+                    self.run.journal.commit(stopped)
                 raise
             self.run.journal.commit(self.draft(result))
         return result
@@ -136,6 +139,8 @@ class Call:
             except Exception as error:
                 if not self.is_signal(error):
                     await self.run.commit(self.draft(error=error))
+                elif stopped := self.signalled(error):
+                    await self.run.commit(stopped)
                 raise
             await self.run.commit(self.draft(result))
         return result
@@ -161,15 +166,23 @@ class Call:
         """The scope of what runs inside the step."""
         return Scope(self.path, self.key, in_step=True, events=self.emitted if self.leaf else None)
 
+    def unrecorded(self) -> Scope:
+        """The scope of a body that always runs: what it emits is known by its place, as between steps."""
+        return Scope(self.path, self.key, in_step=True, events=self.scope.events)
+
     @property
     def idempotency_key(self) -> str:
         """See the function of this name."""
         return _key(self.run.id, self.key)
 
     def is_signal(self, error: Exception) -> bool:
-        """Whether the framework, or this library, raises this to steer, so that it is no failure of the step."""
-        ours = isinstance(error, DurableError) and not isinstance(error, RecordedError)
-        return ours or isinstance(error, self.run.runner.signals)
+        """Whether the framework raises this to steer, or the process shuts down: it is no failure of the step."""
+        return isinstance(error, (RunReleased, *self.signals))
+
+    def signalled(self, error: Exception) -> Draft | None:
+        """The record that the framework, and no crash, ended a tool that may not be cut off."""
+        steered = self.at_most_once and isinstance(error, self.signals)
+        return effects.unmark(self) if steered else None
 
     # -- recording
 
@@ -203,7 +216,9 @@ class Call:
 
     def _usage(self, result: Any) -> Usage | None:
         try:
-            return self.usage(result) if self.usage else None
+            used = self.usage(result) if self.usage else None
+            dumps(None if used is None else asdict(used))
+            return used
         except Exception:
             logger.exception("step %r of run %r: its usage cannot be read", self.path, self.run.id)
             return None
@@ -240,6 +255,7 @@ def begin(
             why = f"{scope.path or 'the run'!r}, and has neither a key nor an input to be told apart by"
             raise run.abort(ConcurrentPathError(where + why))
         segment = f"{segment}:{digest[:12]}"
+    runners = (run.runner, *ACTING.get())
     used = scope.use(segment) if attempt == 1 else scope.last(segment)
     marked = used if attempt == 1 else scope.use(f"{used}@{attempt}")
     return Call(
@@ -255,8 +271,10 @@ def begin(
         text=input,
         codec=codec,
         leaf=leaf,
-        at_most_once=effect == "at_most_once" or (kind == "tool" and name in run.runner.at_most_once),
+        at_most_once=effect == "at_most_once"
+        or (kind == "tool" and any(name in runner.at_most_once for runner in runners)),
         usage=usage,
+        signals=tuple(signal for runner in runners for signal in runner.signals),
         attempt=attempt,
         started=now_us(),
     )
@@ -299,7 +317,7 @@ def step(
     if at is None:
         return call()
     if effect == "rerun":
-        with inside(at.inner()):
+        with inside(at.unrecorded()):
             return call()
     return at.do(call)
 
@@ -324,7 +342,7 @@ async def astep(
     if at is None:
         return await call()
     if effect == "rerun":
-        with inside(at.inner()):
+        with inside(at.unrecorded()):
             return await call()
     return await at.ado(call)
 

@@ -85,17 +85,19 @@ class Numbering:
         self._paths: set[str] | None = set() if fresh else None
         self._last = 0
 
-    def statements(self, events: Sequence[Emitted]) -> list[Statement]:
-        """What inserts those of the events that are not there yet."""
-        if not events:
-            return []
+    def load(self) -> None:
+        """Read which events there are already, if that is not known yet."""
         if self._paths is None:
             sql = "SELECT path, cursor FROM durable_agents_event WHERE run_id = ?"
             rows = self._store.query(sql, (self._run_id,))
-            self._paths = {path for path, _ in rows}
             self._last = max((cursor for _, cursor in rows), default=0)
+            self._paths = {path for path, _ in rows}
+
+    def statements(self, events: Sequence[Emitted]) -> list[Statement]:
+        """What inserts those of the events that are not there yet; `load` comes first."""
         rows = []
         for event in events:
+            assert self._paths is not None
             if event.path not in self._paths:
                 self._paths.add(event.path)
                 self._last += 1

@@ -55,6 +55,11 @@ class DaemonPool:
             self._grow()
         return future
 
+    def resize(self, by: int) -> None:
+        """Allow more threads, or fewer; those there are stay."""
+        with self._lock:
+            self._size += by
+
     def _grow(self) -> None:
         with self._lock:
             if len(self._threads) < self._size:

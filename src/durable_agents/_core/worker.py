@@ -15,6 +15,8 @@ from .errors import ConfigurationError
 from .log import logger
 from .store import ProcessLock, Store, runs
 
+_LONGEST_SECONDS = 10_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Liveness:
@@ -37,6 +39,9 @@ class Liveness:
     rest: float = 0.25
 
     def __post_init__(self) -> None:
+        seconds = (self.heartbeat, self.grace, self.lease, self.poll, self.rest)
+        if not all(isinstance(each, (int, float)) and each <= _LONGEST_SECONDS for each in seconds):
+            raise ConfigurationError(f"need numbers of seconds, at most {_LONGEST_SECONDS:,}: {self}")
         if not 0 < self.heartbeat <= self.grace <= self.lease or self.poll <= 0 or self.rest < 0:
             raise ConfigurationError(f"need 0 < heartbeat <= grace <= lease, poll > 0 and rest >= 0: {self}")
 

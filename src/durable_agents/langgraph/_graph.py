@@ -13,12 +13,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
-from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name, engine
+from .._core import RUN, OnCodeChange, Request, Restore, Run, acting, default_name, engine
 from .._core.errors import ConfigurationError, EncodingError, NotSupported
+from .._core.log import logger
 from ._private import CONF, CONFIG_KEY_TASK_ID, CONFIG_KEY_THREAD_ID, ensure_config, is_xxh3_128_hexdigest
 from ._runner import RECORDED_KEYWORDS, GraphRunner, Live, staging
 from ._saver import DurableSaver, strict_serde
-from ._shape import needs_async, types_of
+from ._shape import needs_async, types_of, unknown_tools
 from ._values import graph_codec
 
 _SURROUNDINGS = ("checkpoint_ns", "checkpoint_id", "checkpoint_map", CONFIG_KEY_THREAD_ID)
@@ -96,6 +97,10 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         )
         graph.__dict__["durable"] = runner
         runner.graph = graph
+        if unknown := unknown_tools(compiled, at_most_once):
+            logger.warning(
+                "%s: no tool of the graph is named %s (at_most_once)", runner.name, ", ".join(unknown)
+            )
         return cast(DurableGraph, graph)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -126,7 +131,8 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         if isinstance(input, _Item):
             input, run_id = input.input, input.run_id
         if self._is_nested(config):
-            return self.durable.native.invoke(self, input, config, **kwargs)
+            with acting(self.durable):
+                return self.durable.native.invoke(self, input, config, **kwargs)
         request, run_id = self._request(input, config, kwargs, run_id, is_async=False)
         return self.durable.call(request, run_id)
 
@@ -137,7 +143,8 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         if isinstance(input, _Item):
             input, run_id = input.input, input.run_id
         if self._is_nested(config):
-            return await self.durable.native.ainvoke(self, input, config, **kwargs)
+            with acting(self.durable):
+                return await self.durable.native.ainvoke(self, input, config, **kwargs)
         request, run_id = self._request(input, config, kwargs, run_id, is_async=True)
         return await self.durable.acall(request, run_id)
 
@@ -149,8 +156,15 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         Leaving the loop early, or closing the generator, stops the graph as natively and ends the run `cancelled`.
         """
         if self._is_nested(config):
-            yield from self.durable.native.stream(self, input, config, **kwargs)
-            return
+            with acting(self.durable):
+                events = self.durable.native.stream(self, input, config, **kwargs)
+            while True:
+                with acting(self.durable):  # not around the yield: there the consumer's code runs
+                    try:
+                        event = next(events)
+                    except StopIteration:
+                        return
+                yield event
         request, run_id = self._request(input, config, kwargs, run_id, is_async=False, streams=True)
         yield from self.durable.stream_call(request, run_id, self.durable.events)
 
@@ -159,9 +173,14 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
     ) -> AsyncIterator[Any]:
         """`stream` for event loops."""
         if self._is_nested(config):
-            async for event in self.durable.native.astream(self, input, config, **kwargs):
+            nested = self.durable.native.astream(self, input, config, **kwargs)
+            while True:
+                with acting(self.durable):
+                    try:
+                        event = await anext(nested)
+                    except StopAsyncIteration:
+                        return
                 yield event
-            return
         request, run_id = self._request(input, config, kwargs, run_id, is_async=True, streams=True)
         durable = self.durable
         events = durable.astream_call(
@@ -265,22 +284,28 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         if thread is not None:
             merged[CONF][CONFIG_KEY_THREAD_ID] = thread
         resumes = isinstance(input, Command) and input.resume is not None
+        if isinstance(input, Command) and input.resume is None and input.update is None and not input.goto:
+            raise ConfigurationError(
+                "Command(resume=None) answers nothing: LangGraph takes None for no answer"
+            )
         if resumes and thread is not None and (waiting := self.durable.waiting_run(str(thread))) is not None:
             return self._answer(input, waiting, Live(merged, _native(keywords)), run_id)
-        run_id = run_id or self.durable.fresh_id()
+        if resumes and run_id is not None and self.durable.asked_run(run_id):
+            return Request(None, live=Live(merged, _native(keywords)), answers=_again(input.resume)), run_id
+        codec = self.durable.codec
+        try:
+            recorded_input = codec.encode(input)
+        except EncodingError as error:
+            raise EncodingError(f"the input of run {run_id!r} cannot be recorded: {error}") from error
+        run_id = self.durable.fresh_id(recorded_input) if run_id is None else run_id
         thread = str(thread if thread is not None else run_id)
         merged[CONF] = {**merged[CONF], CONFIG_KEY_THREAD_ID: thread}
-        codec = self.durable.codec
         configurable, gone = _recordable(codec, merged[CONF])
         live_names = [f"configurable.{name}" for name in gone]
         settings, _ = _recordable(codec, {k: v for k, v in merged.items() if k in _SETTINGS})
         given = {k: keywords[k] for k in RECORDED_KEYWORDS if keywords.get(k) is not None}
         kept, gone = _recordable(codec, given)
         live_names += gone
-        try:
-            recorded_input = codec.encode(input)
-        except EncodingError as error:
-            raise EncodingError(f"the input of run {run_id!r} cannot be recorded: {error}") from error
         recorded = {
             "input": recorded_input,
             "configurable": configurable,
@@ -305,8 +330,8 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             raise NotSupported(
                 f"run {run_id!r} waits for an answer; Command(resume=…) with update= or goto= is not supported yet"
             )
-        resume = command.resume
-        if isinstance(resume, dict) and resume and all(is_xxh3_128_hexdigest(key) for key in resume):
+        resume: Any = command.resume
+        if _is_by_question(resume):
             answers: dict[str | None, Any] = {k: v for k, v in resume.items() if k in pause.questions}
         elif len(pause.questions) == 1:
             answers = {next(iter(pause.questions)): resume}  # by the time it arrives another one may be open
@@ -316,6 +341,15 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
                 "Docs: https://docs.langchain.com/oss/python/langgraph/interrupts#handling-multiple-interrupts."
             )
         return Request(None, live=live, answers=answers), run_id
+
+
+def _is_by_question(resume: Any) -> bool:
+    return isinstance(resume, dict) and bool(resume) and all(is_xxh3_128_hexdigest(key) for key in resume)
+
+
+def _again(resume: Any) -> dict[str | None, Any]:
+    """The answers of a command to a run that may have had them."""
+    return {**resume} if _is_by_question(resume) else {None: resume}
 
 
 @dataclass(frozen=True, slots=True)

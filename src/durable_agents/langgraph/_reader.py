@@ -37,6 +37,13 @@ _HEAD = (
     " AND w.ns = c.ns AND w.checkpoint = c.id AND w.task = ?) FROM langgraph_checkpoint AS c"
     " WHERE c.space = ? AND c.thread = ? AND c.ns = '' ORDER BY c.id DESC LIMIT 1"
 )
+_LAST_RUN = (
+    "WITH RECURSIVE line (parent, run, distance) AS (SELECT parent, run, 0 FROM langgraph_checkpoint"
+    " WHERE space = ? AND thread = ? AND ns = '' AND id = ?"
+    " UNION ALL SELECT older.parent, older.run, line.distance + 1 FROM line JOIN langgraph_checkpoint AS older"
+    " ON older.space = ? AND older.thread = ? AND older.ns = '' AND older.id = line.parent WHERE line.run IS NULL)"
+    " SELECT run FROM line WHERE run IS NOT NULL"
+)
 _CHANNELS = (  # CROSS JOIN: SQLite then looks up one row per pair instead of reading every version of the thread
     "WITH wanted (channel, version) AS (VALUES {}) SELECT c.channel, c.version, c.type, c.body"
     " FROM wanted CROSS JOIN langgraph_channel AS c WHERE c.space = ? AND c.thread = ? AND c.ns = ?"
@@ -116,6 +123,11 @@ class Reader:
         """The thread's latest checkpoint, outside of subgraphs."""
         rows = self._store.query(_HEAD, (_NO_TASK, *self._scope))
         return Head(rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
+
+    def last_run(self, head: Head) -> str | None:
+        """The run that brought the thread where it is, whatever was edited since outside of runs."""
+        rows = self._store.query(_LAST_RUN, (*self._scope, head.id, *self._scope))
+        return str(rows[0][0]) if rows else None
 
     def checkpoint(self, ns: str, id: str | None) -> CheckpointRow | None:
         """The checkpoint of this id, or the latest."""

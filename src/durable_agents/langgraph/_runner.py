@@ -4,17 +4,17 @@ After a crash the loop goes on from the thread's last checkpoint: the run's own 
 already. Finished tasks come back with that checkpoint, finished steps inside unfinished tasks from their records.
 """
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.pregel import Pregel
-from langgraph.types import Command
+from langgraph.types import Command, Interrupt
 
 from .._core import RUN, Codec, Execution, Pause, Question, Runner, Store
-from .._core.errors import EncodingError, NotSupported, ResultNotRecorded
+from .._core.errors import EncodingError, NotSupported, ResultNotRecorded, RunOver
 from ._private import (
     CONF,
     CONFIG_KEY_CHECKPOINT_ID,
@@ -26,7 +26,7 @@ from ._private import (
     read_channels,
 )
 from ._saver import DurableSaver
-from ._shape import structure_of
+from ._shape import is_next, lost_nodes, structure_of
 from ._tables import MIGRATIONS
 from ._tasks import INTERRUPTS, LOOP
 
@@ -65,6 +65,13 @@ class GraphRunner(Runner):
 
     def fingerprint(self) -> dict[str, Any]:
         return structure_of(self.graph)
+
+    def misfit(self, execution: Execution, then: Mapping[str, Any]) -> str | None:
+        """LangGraph passes over nodes that are gone, and what they did: the run would succeed without their work."""
+        gone = lost_nodes(then, self.code)
+        loaded = self.saver.get_tuple(_at(str(execution.thread), None)) if gone else None
+        waiting = [name for name in gone if loaded and is_next(name, loaded.checkpoint)]
+        return f"it was to go on at {', '.join(map(repr, waiting))}" if waiting else None
 
     def check_fork(self, run_id: str) -> None:
         raise NotSupported(
@@ -128,25 +135,34 @@ class GraphRunner(Runner):
         return config
 
     def _was_taken(self, execution: Execution, config: RunnableConfig, input: Any) -> bool:
-        """Whether the thread's state holds this run's input already."""
+        """Whether the thread's state holds this run's input. The run fails when another one has moved that on."""
         head = self.saver.head(_thread(config))
         if head is None:
             return False
         if head.run == execution.id:
             return True
         wrote = any("rows" in record.body for record in execution.journal.known.values())
-        return isinstance(input, Command) and wrote and head.has_input_writes
+        if input is None or not wrote:
+            return False
+        if isinstance(input, Command) and head.has_input_writes:
+            return True
+        last = self.saver.last_run(_thread(config), head)
+        if last != execution.id:
+            raise execution.abort(
+                RunOver(f"run {execution.id!r} cannot go on: run {last!r} came after it on its thread")
+            )
+        return True  # and then the state was edited, with `update_state`
 
     def _answer(self, pause: Question, config: RunnableConfig) -> Command[Any] | None:
         """The answer that opened this segment, or None once the graph has gone on with it."""
         head = self.saver.head(_thread(config))
         if head is None or head.id == pause.state["checkpoint"]:
-            return Command(resume=dict(pause.answers))
+            return Command(resume=self.codec.decode(pause.answers))
         if head.run is not None or head.has_input_writes or len(pause.answers) != 1:
             return None
         # The state was edited while the run waited (`update_state`): the question has another id now, and natively a
         # plain answer goes to whoever asks.
-        return Command(resume=next(iter(pause.answers.values())))
+        return Command(resume=self.codec.decode(next(iter(pause.answers.values()))))
 
     # -- results
 
@@ -183,16 +199,14 @@ class GraphRunner(Runner):
             snapshot.values if isinstance(snapshot.values, dict) and not isinstance(output_keys, str) else {}
         )
         kept = {key: values[key] for key in output_keys if key in values}
-        return {**kept, INTERRUPT: list(snapshot.interrupts)}
+        asked = [  # without a snapshot of them when the graph has lost the node that asks
+            Interrupt(value=self.codec.decode(value), id=question)
+            for question, value in pause.questions.items()
+        ]
+        return {**kept, INTERRUPT: list(snapshot.interrupts) or asked}
 
     def _values(self, thread: str, checkpoint: str, output_keys: Any) -> Any:
-        config: RunnableConfig = {
-            CONF: {
-                CONFIG_KEY_THREAD_ID: thread,
-                CONFIG_KEY_CHECKPOINT_NS: "",
-                CONFIG_KEY_CHECKPOINT_ID: checkpoint,
-            }
-        }
+        config = _at(thread, checkpoint)
         loaded = self.saver.get_tuple(config)
         if loaded is None:
             raise ResultNotRecorded(
@@ -206,6 +220,11 @@ class GraphRunner(Runner):
 
 def _thread(config: RunnableConfig) -> str:
     return str(config[CONF][CONFIG_KEY_THREAD_ID])
+
+
+def _at(thread: str, checkpoint: str | None) -> RunnableConfig:
+    place = {CONFIG_KEY_THREAD_ID: thread, CONFIG_KEY_CHECKPOINT_NS: "", CONFIG_KEY_CHECKPOINT_ID: checkpoint}
+    return {CONF: place}
 
 
 def staging() -> Any:

@@ -211,6 +211,10 @@ class DurableSaver(BaseCheckpointSaver[str]):
         self._flushed()
         return self._reader(thread).head()
 
+    def last_run(self, thread: str, head: Head) -> str | None:
+        """See `Reader.last_run`."""
+        return self._reader(thread).last_run(head)
+
     def list(
         self,
         config: RunnableConfig | None,

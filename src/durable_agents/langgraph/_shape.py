@@ -1,13 +1,14 @@
 """What can be read off a compiled graph: the types of its state, and whether it needs an event loop."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
+from langgraph.checkpoint.base import Checkpoint
 from pydantic import BaseModel
 
-from ._private import collect_from_type
+from ._private import TASKS, collect_from_type
 
 _SCHEMAS = ("state_schema", "input_schema", "output_schema", "context_schema")
 # `create_agent(response_format=…)` types its channel with a type variable; the schema stands in the model node.
@@ -74,7 +75,7 @@ def structure_of(graph: Any) -> dict[str, Any]:
     edges += [(name, target) for names, target in getattr(builder, "waiting_edges", ()) for name in names]
     for name, branches in getattr(builder, "branches", {}).items():
         edges += [(name, target) for branch in branches.values() for target in (branch.ends or {}).values()]
-    return {
+    found = {
         "nodes": sorted(graph.nodes),
         "edges": sorted({f"{source} -> {target}" for source, target in edges}),
         "channels": {
@@ -83,11 +84,45 @@ def structure_of(graph: Any) -> dict[str, Any]:
             if not name.startswith(("branch:", "join:"))  # these are edges
         },
     }
+    inside = {name: structure_of(subgraph) for name, subgraph in graph.get_subgraphs()}
+    return {**found, "subgraphs": inside} if inside else found
+
+
+def lost_nodes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The nodes of a structure that another one lacks, or that are graphs and lack nodes there."""
+    inside, there = then.get("subgraphs", {}), now.get("subgraphs", {})
+    lost = [name for name in then.get("nodes", ()) if name not in now.get("nodes", ())]
+    return lost + [
+        name for name in inside if name not in lost and lost_nodes(inside[name], there.get(name, {}))
+    ]
+
+
+def is_next(node: str, checkpoint: Checkpoint) -> bool:
+    """Whether a node comes next after a checkpoint, by LangGraph's rule (`_triggers` in pregel/_algo.py, 1.2.24)."""
+    values, seen = checkpoint["channel_values"], checkpoint["versions_seen"].get(node, {})
+    sent = [packet.node for packet in values.get(TASKS, ())]
+    return node in sent or any(
+        (channel == f"branch:to:{node}" or (channel.startswith("join:") and channel.endswith(f":{node}")))
+        and channel in values
+        and (channel not in seen or version > seen[channel])  # type: ignore[operator]
+        for channel, version in checkpoint["channel_versions"].items()
+    )
 
 
 def needs_async(graph: Any) -> bool:
     """Whether a node of the graph, or a tool of a `ToolNode` in it, has no sync form."""
     return any(_is_async_only(step) for each in _graphs(graph) for step in _steps(each))
+
+
+def unknown_tools(graph: Any, names: Collection[str]) -> list[str]:
+    """Those of the names that no `ToolNode` has, in a graph that has any; a node's own code may call other tools."""
+    known = {
+        name
+        for each in _graphs(graph)
+        for step in _steps(each)
+        for name in getattr(step, "tools_by_name", ())
+    }
+    return sorted(set(names) - known) if known else []
 
 
 def _is_async_only(step: Any) -> bool:

@@ -90,6 +90,8 @@ class Store(ABC):
     url: str
     now: str
     """SQL expression for milliseconds since 1970."""
+    latest: int = 0
+    """The time of the newest run that this process has inserted, in milliseconds since 1970."""
     lock_row: str
     """Suffix of a SELECT that keeps the row from changing until the transaction ends."""
     skip_locked: str

@@ -34,7 +34,7 @@ from .claims import (
     unreserve,
 )
 from .ends import finish, locked, new_token, park, reopen, request_cancel
-from .rows import STATES, Row, find, get, owner, thread_key, waiting_on
+from .rows import STATES, Row, came_after, find, get, owner, thread_key, waiting_on
 from .versions import block, set_version, stranded, unblock
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Row",
     "append",
     "block",
+    "came_after",
     "claim",
     "find",
     "finish",

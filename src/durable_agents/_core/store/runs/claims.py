@@ -46,17 +46,20 @@ def start(store: Store, new: NewRun, worker: str | None) -> tuple[bool, str | No
             supersede(store, tx, new.thread, new.id)
             if not _thread_is_free(tx, new.thread):
                 raise _ThreadTaken
-        inserted = tx.execute(
+        # Two of one process never have the same time: what it starts first on a thread is the older.
+        inserted = tx.query(
             "INSERT INTO workflow_status (workflow_uuid, status, name, executor_id, created_at, updated_at,"
             " application_version, recovery_attempts, queue_name, started_at_epoch_ms, deduplication_id, priority,"
             " queue_partition_key, owner_xid, creator_xid, serialization, application_name, parent_workflow_id,"
             " forked_from)"
-            f" VALUES (?, ?, ?, ?, {store.now}, {store.now}, ?, ?, '{QUEUE}', ?, ?, 0, ?, ?, ?, '{PORTABLE}',"
-            f" '{APPLICATION}', ?, ?) ON CONFLICT DO NOTHING",
+            f" VALUES (?, ?, ?, ?, CASE WHEN {store.now} > ? THEN {store.now} ELSE ? END, {store.now}, ?, ?, '{QUEUE}',"
+            f" {store.now if owned else 'NULL'}, ?, 0, ?, ?, ?, '{PORTABLE}', '{APPLICATION}', ?, ?)"
+            " ON CONFLICT DO NOTHING RETURNING created_at",
             (
-                new.id, "PENDING" if owned else "ENQUEUED", new.name, worker, new.version, int(owned),
-                new.opening.body["at"] // 1000 if owned else None, new.thread if owned else None, new.thread,
-                token if owned else None, token, new.parent, new.forked_from,
+                new.id, "PENDING" if owned else "ENQUEUED", new.name, worker, store.latest,
+                store.latest + 1, new.version, int(owned),
+                new.thread if owned else None, new.thread, token if owned else None, token, new.parent,
+                new.forked_from,
             ),
         )  # fmt: skip
         if not inserted:
@@ -69,6 +72,7 @@ def start(store: Store, new: NewRun, worker: str | None) -> tuple[bool, str | No
             if tx.query("SELECT 1 FROM workflow_status WHERE workflow_uuid = ?", (new.id,)):
                 raise _Exists(False, None)
             raise _ThreadTaken  # another run took the thread between our look and the insert
+        store.latest = max(store.latest, inserted[0][0])
         tx.execute(
             "INSERT INTO workflow_input (workflow_uuid, inputs, retention_timestamp) VALUES (?, ?, ?)",
             (

@@ -38,8 +38,13 @@ def _end(store: Store, tx: Transaction, record: Record, status: str, error: str 
     tx.execute(
         "INSERT INTO workflow_output (workflow_uuid, output, error, retention_timestamp) VALUES (?, ?, ?, ?)"
         " ON CONFLICT (workflow_uuid) DO UPDATE SET output = excluded.output, error = excluded.error",
-        (run_id, result, error or None, record.body["at"] // 1000),
+        (run_id, result, _as_text(error) or None, record.body["at"] // 1000),
     )
+
+
+def _as_text(text: str) -> str:
+    """The text with what no database takes as text made visible: halves of characters, and NUL."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def park(

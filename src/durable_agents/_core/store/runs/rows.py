@@ -32,7 +32,7 @@ class Row:
     """What a run's row says. `status` is DBOS's word, `state` ours.
 
     `rested` says that the claim that is now came after a rest, `blocked` why the worker that looked last would not
-    drive the run.
+    drive the run; `cancelled` that somebody has asked its owner to stop.
     """
 
     id: str
@@ -45,6 +45,7 @@ class Row:
     created: int
     rested: bool
     blocked: str
+    cancelled: bool
 
     @property
     def state(self) -> str:
@@ -63,8 +64,11 @@ ROW = (
 
 def row_of(values: tuple[Any, ...]) -> Row:
     run_id, name, status, owner, worker, epoch, thread, created, delay, raw = values
-    blocked = str(attributes(raw).get("blocked", ""))
-    return Row(run_id, name, status, owner, worker, int(epoch or 0), thread, created, delay == 0, blocked)
+    noted = attributes(raw)
+    return Row(
+        run_id, name, status, owner, worker, int(epoch or 0), thread, created, delay == 0,
+        str(noted.get("blocked", "")), bool(noted.get("cancel")),
+    )  # fmt: skip
 
 
 def get(store: Store, run_id: str) -> Row | None:
@@ -114,6 +118,18 @@ def waiting_on(store: Store, name: str, thread: str) -> Row | None:
         (name, thread_key(name, thread), APPLICATION),
     )
     return row_of(rows[0]) if rows else None
+
+
+def came_after(tx: Transaction, row: Row) -> str | None:
+    """A run that was driven on the thread of a run that is over, after that had ended; None when there is none."""
+    found = tx.query(
+        "SELECT later.workflow_uuid FROM workflow_status AS ended JOIN workflow_status AS later"
+        " ON later.queue_partition_key = ended.queue_partition_key AND later.name = ended.name"
+        " AND later.workflow_uuid <> ended.workflow_uuid AND (later.started_at_epoch_ms >= ended.completed_at"
+        " OR (later.status = 'ENQUEUED' AND later.recovery_attempts > 0)) WHERE ended.workflow_uuid = ? LIMIT 1",
+        (row.id,),
+    )
+    return str(found[0][0]) if found else None
 
 
 def is_alive(store: Store, tx: Transaction, worker: str) -> bool:
