@@ -10,9 +10,9 @@ from google.adk.code_executors.code_execution_utils import CodeExecutionResult
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 
-from crashmatrix import Scenario, World, scenario
+from crashmatrix import Scenario, Turn, World, scenario
 
-from .kit import Model, agent, calls, charging, first, in_turn, last, mailing, send, text, told
+from .kit import Model, Shown, agent, calls, charging, first, in_turn, last, mailing, said, send, text, told
 
 
 @scenario
@@ -110,6 +110,17 @@ def three_turns(world: World) -> Scenario:
 
     root = agent(world, "cashier", plan, [charging(world)], output_key="said")
     return told(root, send("one"), send("two", "r2"), send("three", "r3"))
+
+
+@scenario
+def called_without_a_loop(world: World) -> Scenario:
+    """`run`, which drives the agent in a thread of its own."""
+
+    def call(app: Any, **run: Any) -> Any:
+        return Shown(app.run(user_id="u", session_id="s", new_message=said("please"), **run))
+
+    plan = in_turn(("charge", {"amount": 1}), ("mail", {"to": "ann"}))
+    return told(agent(world, "cashier", plan, [charging(world), mailing(world)]), Turn("r1", call))
 
 
 @scenario

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Collection, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
 from typing import Any
 
 from google.adk.agents.run_config import RunConfig
@@ -13,10 +13,11 @@ from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.genai import types as genai
 
-from .._core import RUN, Execution, OnCodeChange, Request, Restore, Run, default_name, engine
+from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name
 from .._core.context import escape
-from .._core.errors import ConfigurationError, EncodingError, NotSupported, RunReleased
+from .._core.errors import ConfigurationError, EncodingError, NotSupported
 from ._borrowed import BorrowedSessionService
+from ._following import followed
 from ._runner import AppRunner
 from ._sessions import DurableSessionService
 
@@ -107,34 +108,7 @@ class DurableRunner(Runner):
                 await native.aclose()
             return
         request, id = await asyncio.to_thread(self._request, user_id, session_id, run_id, arguments)
-        running, had = engine.current(), Had()
-        while True:
-            events = self.durable.astream_call(
-                request, id, functools.partial(self._noted, had), self.durable.outcome
-            )
-            try:
-                ended = None  # the events of the segment, when it has ended elsewhere and the run is in a later one
-                async for event in events:
-                    if had.is_lost and not had.in_pass:
-                        ended = await asyncio.to_thread(self.durable.segment, id, had.segment)
-                    had.in_pass = True
-                    if ended is None and had.is_news(event):
-                        yield event
-                for event in ended or ():
-                    if had.is_news(event):
-                        yield event
-                return
-            except RunReleased:
-                if running.is_closed:
-                    raise
-                had.lose()  # another worker has taken the run over: wait for it, or take it again
-            finally:
-                await events.aclose()
-
-    async def _noted(self, had: "Had", execution: Execution) -> AsyncGenerator[Event, None]:
-        if not had.is_lost:
-            had.segment = self.durable.segment_number(execution)
-        events = self.durable.events(execution)
+        events = followed(self.durable, request, id)
         try:
             async for event in events:
                 yield event
@@ -145,7 +119,21 @@ class DurableRunner(Runner):
         self, *, user_id: str, session_id: str, run_id: str | None = None, **arguments: Any
     ) -> Generator[Event, None, None]:
         """`run_async` for code without an event loop: as natively, on a loop in a thread of its own."""
-        return Runner.run(_Named(self, run_id), user_id=user_id, session_id=session_id, **arguments)  # type: ignore[arg-type]
+        if RUN.get() is not None:
+            nested: Any = _Running(functools.partial(self.run_async, run_id=run_id))
+            yield from Runner.run(nested, user_id=user_id, session_id=session_id, **arguments)
+            return
+        request, id = self._request(user_id, session_id, run_id, arguments)
+        running: Any = _Running(lambda **_: followed(self.durable, request, id))
+        events = Runner.run(
+            running, user_id=user_id, session_id=session_id, new_message=arguments["new_message"]
+        )
+        try:
+            yield from events
+        except GeneratorExit:
+            Run(id).cancel()  # before the loop's end hands the run back
+            events.close()
+            raise
 
     def start(self, *, user_id: str, session_id: str, run_id: str | None = None, **arguments: Any) -> Run:
         """Queue a run for any worker that has this runner, and return at once.
@@ -283,36 +271,8 @@ def _plain(response: genai.FunctionResponse) -> Any:
     return response if any(getattr(response, name) for name in more) else response.response or {}
 
 
-class Had:
-    """What a consumer has had of a segment's events; when the run is lost meanwhile, they begin anew."""
+class _Running:
+    """Stands in for a runner in ADK's `run`, which has no place for a run id."""
 
-    def __init__(self) -> None:
-        self.segment = 0
-        self.is_lost = self.in_pass = False
-        self._whole: set[str] = set()
-        self._begun: set[str] = set()
-        self._begun_before: set[str] = set()
-
-    def is_news(self, event: Event) -> bool:
-        if event.partial:  # has the id of the event that it is a part of
-            self._begun.add(event.id)
-            return event.id not in self._begun_before
-        if self.is_lost and event.id in self._whole:
-            return False
-        self._begun.add(event.id)
-        self._whole.add(event.id)
-        return True
-
-    def lose(self) -> None:
-        self.is_lost, self.in_pass = True, False
-        self._begun_before |= self._begun
-
-
-class _Named:
-    """A runner whose `run_async` has a run id, for ADK's `run`, which has no place for one."""
-
-    def __init__(self, runner: DurableRunner, run_id: str | None) -> None:
-        self._runner, self._run_id = runner, run_id
-
-    def run_async(self, **arguments: Any) -> AsyncGenerator[Event, None]:
-        return self._runner.run_async(run_id=self._run_id, **arguments)
+    def __init__(self, run_async: Callable[..., AsyncGenerator[Event, None]]) -> None:
+        self.run_async = run_async
