@@ -19,6 +19,7 @@ from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.genai import types
 
 from crashmatrix import Answer, Resume, Scenario, Turn, World
+from crashmatrix.boundaries import stable
 from durable_agents.adk import DurableRunner
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -50,7 +51,8 @@ class Shown(list[Any]):
             if not event.partial:
                 branches.setdefault(event.branch or "", []).append(_shown(event))
         doubled = len({event.id for event in self}) < sum(not event.partial for event in self)
-        lines = [f"{branch}: {lines}" for branch, lines in sorted(branches.items())]
+        # Branches are named after calls, whose ids natively differ from run to run.
+        lines = [f"{branch}: {said}" for branch, said in sorted((stable(b), s) for b, s in branches.items())]
         return "\n".join([*lines, *(["A DOUBLED EVENT"] if doubled else [])])
 
 

@@ -103,6 +103,16 @@ async def test_leaving_the_loop_ends_the_run() -> None:
         await runs.get("r1").aresult(timeout=10)
 
 
+def test_leaving_the_loop_of_run_ends_the_run() -> None:
+    app = durable(agent("cashier", in_turn(*[("charge", {"amount": n}) for n in range(50)]), [charge]))
+    events = app.run(user_id="u", session_id="s", new_message=said("please"), run_id="r1")
+    next(events)
+    events.close()
+    with pytest.raises(RunCancelled):
+        runs.get("r1").result(timeout=10)
+    assert EFFECTS.count("model") < 50
+
+
 async def test_partial_events_are_live() -> None:
     app = durable(agent("talker", lambda n, contents: text("one two three")))
     events = await run(app, run_config=RunConfig(streaming_mode=StreamingMode.SSE), run_id="r1")
