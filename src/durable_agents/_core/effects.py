@@ -31,9 +31,9 @@ def mark(call: "Call") -> Draft:
     return Draft(MARK, _mark_path(call, "started", len(started) + 1), dumps(payload), name=call.name)
 
 
-def unmark(call: "Call") -> Draft:
+def paused(call: "Call") -> Draft:
     """The record that the tool's last start was ended by the framework, which will call it again."""
-    return Draft(MARK, _mark_path(call, "stopped", len(_starts(call))), "null", name=call.name)
+    return Draft(MARK, _mark_path(call, "paused", len(_starts(call))), "null", name=call.name)
 
 
 def settled(call: "Call") -> Draft | None:
@@ -43,7 +43,7 @@ def settled(call: "Call") -> Draft | None:
     """
     if not call.at_most_once or not (started := _starts(call)):
         return None
-    if _mark_path(call, "stopped", len(started)) in call.run.journal.known:
+    if _mark_path(call, "paused", len(started)) in call.run.journal.known:
         return None
     # An answer that a retry takes back is asked for again.
     number = len(started) + len(call.run.journal.records(RETRY))

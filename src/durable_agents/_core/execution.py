@@ -77,7 +77,7 @@ class Execution:
         self.incidental: Any = opening["incidental"]
         self.thread: str | None = opening["thread"]
         self._digest_key = str(opening["digest_key"]).encode()
-        self.pauses = read_pauses(self.journal.known.values())
+        self.pauses = read_pauses(self.journal.known.values(), runner.codec)
         self.asked: dict[str, Any] = {}
         self.top = Scope()
 
@@ -240,11 +240,7 @@ class Execution:
     @property
     def answers(self) -> dict[str, Any]:
         """Question → answer, over all pauses of the run."""
-        return {
-            question: self.runner.codec.decode(answer)
-            for pause in self.pauses
-            for question, answer in pause.answers.items()
-        }
+        return {question: answer for pause in self.pauses for question, answer in pause.answers.items()}
 
     def _cancel_tasks(self) -> None:
         """The run is lost: unwind what awaits inside it."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from .codec import Codec
 from .record import ANSWER, WAIT, Record
 
 OUTCOME = "outcome:"
@@ -27,7 +28,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A pause as it was recorded, and the answers given to it so far, as JSON data of the runner's codec."""
+    """A pause as it was recorded, and the answers given to it so far."""
 
     number: int
     questions: dict[str, Any]
@@ -40,13 +41,19 @@ class Question:
         return any(question.startswith(OUTCOME) for question in self.questions)
 
 
-def read_pauses(records: Iterable[Record]) -> list[Question]:
-    """The pauses among a run's records, each with the answers it got."""
+def read_pauses(records: Iterable[Record], codec: Codec | None = None) -> list[Question]:
+    """The pauses among a run's records, each with the answers it got.
+
+    Args:
+        codec: the runner's; without it answers stay JSON data, as for a process that does not have the runner.
+    """
     found: dict[int, Question] = {}
     for record in records:
         if record.kind == WAIT:
             data, number = record.value(), int(record.path.removeprefix(f"{WAIT}:"))
             found[number] = Question(number, data["questions"], data["state"])
         elif record.kind == ANSWER and found:
-            next(reversed(found.values())).answers.update(record.value())
+            next(reversed(found.values())).answers.update(
+                codec.decode(record.value()) if codec else record.value()
+            )
     return list(found.values())

@@ -5,7 +5,7 @@ import hashlib
 import json
 import sys
 import uuid
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -56,6 +56,8 @@ class Runner:
     framework: ClassVar[str]
     keeps_events: ClassVar[bool] = False
     """Whether runs of this runner emit events, for `Run.stream`."""
+    streams_results: ClassVar[bool] = False
+    """Whether a result is the sequence of what its stream verbs yield: then those attach to a run that is over."""
     signals: ClassVar[tuple[type[Exception], ...]] = ()
     """Exceptions the framework steers with; they are no failures and are never recorded."""
 
@@ -201,7 +203,8 @@ class Runner:
         """Start the run and drive it as fast as the consumer asks for `events`, which return its outcome."""
         found = Entry(self, request, _given(run_id)).enter()
         if isinstance(found, Rest):
-            raise self._no_stream(found)
+            yield from self._streamed_again(found)
+            return
         try:
             yield from found.stream(events(found))
         except (OwnershipLost, Released) as stop:
@@ -217,7 +220,9 @@ class Runner:
         """`stream_call` for async generators; `outcome` is asked when they end."""
         found = await Entry(self, request, _given(run_id)).aenter()
         if isinstance(found, Rest):
-            raise self._no_stream(found)
+            for event in await asyncio.to_thread(self._streamed_again, found):
+                yield event
+            return
         stream = found.astream(events(found), lambda: outcome(found))
         try:
             async for event in stream:
@@ -227,9 +232,11 @@ class Runner:
         finally:
             await stream.aclose()
 
-    @staticmethod
-    def _no_stream(run: Rest) -> NotSupported:
-        return NotSupported(
+    def _streamed_again(self, run: Rest) -> Iterable[Any]:
+        """What a stream verb yields for a run that somebody else has driven to its end or its pause."""
+        if self.streams_results:
+            return self._attached(run)  # type: ignore[no-any-return]
+        raise NotSupported(
             f"run {run.id!r} is {run.state} already, and its events cannot be streamed again yet; "
             f"use durable_agents.runs.get({run.id!r}).result()"
         )
@@ -301,37 +308,35 @@ class Runner:
                 f"use another thread, or start() for a run after this one"
             )
 
+    def pauses_of(self, run_id: str) -> list[Question]:
+        """The pauses of a run, each with the answers it got; none for a run that does not exist."""
+        return read_pauses(load(run_id, runs.records(engine.current().store, run_id)), self.codec)
+
     def waiting_run(self, thread: str) -> tuple[str, Question] | None:
         """The run of this runner that waits on this thread, and its open pause.
 
         Raises:
             RunWaiting: it does not wait for what the framework asks, but for the outcome of a tool.
         """
-        store = engine.current().store
-        row = runs.waiting_on(store, self.name, thread)
+        row = runs.waiting_on(engine.current().store, self.name, thread)
         if row is None:
             return None
-        pause = read_pauses(load(row.id, runs.records(store, row.id)))[-1]
+        pause = self.pauses_of(row.id)[-1]
         if pause.is_our_own:
             raise RunWaiting(row.id, pause.questions)
         return row.id, pause
 
     def asked_run(self, run_id: str) -> bool:
         """Whether a run of this runner has this id, and has waited for an answer."""
-        store = engine.current().store
-        row = runs.get(store, run_id)
-        return (
-            row is not None
-            and row.name == self.name
-            and bool(read_pauses(load(row.id, runs.records(store, row.id))))
-        )
+        row = runs.get(engine.current().store, run_id)
+        return row is not None and row.name == self.name and bool(self.pauses_of(run_id))
 
     def _attached(self, run: Rest) -> Any:
         """What the verb returns for a run that somebody else has driven to its end or its pause."""
         if run.state != "waiting":
             return Run(run.id).result()
         records = load(run.id, runs.records(engine.current().store, run.id))
-        pause = read_pauses(records)[-1]
+        pause = read_pauses(records, self.codec)[-1]
         if pause.is_our_own:
             raise RunWaiting(run.id, pause.questions)
         return self.paused_result(run.id, records[0].value()["input"], pause)

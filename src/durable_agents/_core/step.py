@@ -182,7 +182,7 @@ class Call:
     def signalled(self, error: Exception) -> Draft | None:
         """The record that the framework, and no crash, ended a tool that may not be cut off."""
         steered = self.at_most_once and isinstance(error, self.signals)
-        return effects.unmark(self) if steered else None
+        return effects.paused(self) if steered else None
 
     # -- recording
 

@@ -157,12 +157,12 @@ class GraphRunner(Runner):
         """The answer that opened this segment, or None once the graph has gone on with it."""
         head = self.saver.head(_thread(config))
         if head is None or head.id == pause.state["checkpoint"]:
-            return Command(resume=self.codec.decode(pause.answers))
+            return Command(resume=dict(pause.answers))
         if head.run is not None or head.has_input_writes or len(pause.answers) != 1:
             return None
         # The state was edited while the run waited (`update_state`): the question has another id now, and natively a
         # plain answer goes to whoever asks.
-        return Command(resume=self.codec.decode(next(iter(pause.answers.values()))))
+        return Command(resume=next(iter(pause.answers.values())))
 
     # -- results
 

@@ -1,0 +1,421 @@
+"""The cuts: model calls, tool calls and function nodes are durable steps, as far inside as they can be.
+
+ADK's loop, callbacks, plugins, spans, limits and confirmation gates around them stay native and run again in a replay.
+A model's responses are recorded before the last of them is handed out, for ADK runs the tools while the model's
+generator is suspended. With a tool's or node's result is recorded what it left on its context: state, artifacts,
+control flow.
+
+Not seen: models that user code calls directly, outside of agents, tools and nodes.
+"""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from google.adk.agents.context import Context
+from google.adk.events.event_actions import EventActions
+from google.adk.models.llm_response import LlmResponse
+
+from .._core import RUN, Call, begin, inside
+from .._core.errors import EncodingError
+from ._places import described
+from ._private import (
+    AgentTool,
+    BaseLlmFlow,
+    FunctionNode,
+    LlmEventSummarizer,
+    NodeTool,
+    ToolNode,
+    caller,
+    code_execution,
+    invoke_callable,
+)
+from ._sessions import log_of
+from ._values import Outcome, usage_of
+
+_ACTIONS = "durable_agents_actions"
+"""What a tool had left on its context when it raised is recorded as this attribute of its error."""
+
+_get_llm = BaseLlmFlow._get_llm
+_summarize: Callable[..., Any] = LlmEventSummarizer.maybe_summarize_events
+_call_tool = caller._call_tool_async
+_run_function: Callable[..., AsyncGenerator[Any, None]] = FunctionNode._run_impl
+_run_tool_node: Callable[..., Any] = ToolNode._run_tool_with_plugin_callbacks
+
+
+def install() -> None:
+    """Put the cuts in; outside a durable run they call the native code and nothing else."""
+    cuts: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+        (BaseLlmFlow, "_get_llm", _durable_get_llm),
+        (LlmEventSummarizer, "maybe_summarize_events", _durable_summarize),
+        (caller, "_call_tool_async", _durable_call_tool),
+        (FunctionNode, "_run_impl", _durable_run_function),
+        (ToolNode, "_run_tool_with_plugin_callbacks", _durable_run_tool_node),
+    )
+    code_execution.asyncio = _Threads()
+    for owner, name, cut in cuts:
+        setattr(owner, name, functools.wraps(getattr(owner, name))(cut))
+
+
+class _StandIn:
+    """Stands in for a framework object, so that only the innermost call is replaced."""
+
+    def __init__(self, real: Any) -> None:
+        object.__setattr__(self, "_real", real)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._real, name, value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._real)
+
+
+# -- models
+
+
+class _Model(_StandIn):
+    """A model whose calls are steps."""
+
+    async def generate_content_async(
+        self, llm_request: Any, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        responses = functools.partial(self._real.generate_content_async, llm_request, stream=stream)
+        call = _model_call(self._real, llm_request)
+        recorded = responses() if call is None else _recorded_responses(call, responses)
+        try:
+            async for response in recorded:
+                yield response
+        finally:
+            await recorded.aclose()
+
+
+def _model_call(llm: Any, llm_request: Any) -> Call | None:
+    if (run := RUN.get()) is None:
+        return None
+    name = str(llm_request.model or getattr(llm, "model", "") or type(llm).__name__)
+    text = _prompt(llm_request)
+    usage = functools.partial(usage_of, model=name)
+    return begin("model", name, input=text, codec=run.runner.codec, usage=usage, ordered=True)
+
+
+def _prompt(llm_request: Any) -> str:
+    contents = [content.model_dump_json(exclude_defaults=True) for content in llm_request.contents]
+    instruction = llm_request.config.system_instruction if llm_request.config else None
+    return "\n".join([str(instruction), *sorted(llm_request.tools_dict), *contents])
+
+
+async def _recorded_responses(
+    call: Call, responses: Callable[[], AsyncGenerator[LlmResponse, None]]
+) -> AsyncGenerator[LlmResponse, None]:
+    if (record := call.recorded()) is not None:
+        for response in call.value_of(record):
+            yield response
+        return
+    run = call.run
+    if not run.is_surely_ours:
+        await run.in_thread(run.confirm)
+    run.enter(True)
+    kept: list[LlmResponse] = []
+    is_open = is_in_flight = True
+    stream, own = responses(), call.inner()
+    try:
+        while is_open:
+            together: list[LlmResponse] = []
+            try:
+                with inside(own):  # for one step of its generator only: it must not leak to the consumer
+                    while (response := await anext(stream, None)) is not None:
+                        kept.append(response.model_copy(deep=True))  # before ADK writes into it
+                        together.append(response)
+                        if response.partial and all(each.partial for each in kept):
+                            break  # live; the first whole response and what follows it belong together
+                    is_open = response is not None
+            except Exception as error:
+                if not call.is_signal(error):
+                    await run.commit(call.draft(error=error))
+                raise
+            if not is_open:
+                await run.commit(call.draft(kept))
+                run.leave(True)  # ADK runs the tools before it asks again
+                is_in_flight = False
+            try:
+                for response in together:
+                    yield response
+            except GeneratorExit:
+                if is_open and run.closing is None and run.journal.lost is None:
+                    run.journal.commit(
+                        call.draft(kept)
+                    )  # who stopped early gets the same part of the stream again
+                raise
+    finally:
+        if is_in_flight:
+            run.leave(True)
+        with suppress(RuntimeError):
+            await stream.aclose()
+
+
+async def _durable_get_llm(self: Any, invocation_context: Any) -> Any:
+    llm = await _get_llm(self, invocation_context)
+    return llm if RUN.get() is None else _Model(llm)
+
+
+class _Summarizer(_StandIn):
+    @property
+    def _llm(self) -> Any:
+        return _Model(self._real._llm)
+
+
+async def _durable_summarize(self: Any, *, events: Any) -> Any:
+    return await _summarize(self if RUN.get() is None else _Summarizer(self), events=events)
+
+
+# -- what tools and nodes have in common
+
+
+async def _outcome(call: Call, context: Context, body: Callable[[], Awaitable[Any]]) -> Any:
+    """The result of a body that works with a context; a recorded one is put on the context again, events and all."""
+    is_served = call.recorded() is not None
+
+    async def acted() -> Outcome:
+        try:
+            result = await body()
+        except Exception as error:
+            _note_actions(call, context, error)
+            raise
+        return Outcome(result, context.actions)
+
+    try:
+        outcome = await call.ado(acted)
+    except Exception as error:
+        if is_served and (noted := vars(error).get(_ACTIONS)) is not None:
+            await _reapply(call, context, call.codec.decode(noted))
+        raise
+    if not isinstance(outcome, Outcome):
+        return outcome  # somebody has said what became of a tool that was cut off
+    if is_served:
+        await _reapply(call, context, outcome.actions)
+    return outcome.result
+
+
+def _note_actions(call: Call, context: Context, error: Exception) -> None:
+    if context.actions != EventActions():
+        with suppress(AttributeError, EncodingError):
+            setattr(error, _ACTIONS, call.codec.encode(context.actions))
+
+
+async def _reapply(call: Call, context: Context, actions: EventActions) -> None:
+    """Leave on the context what the body had left there, and send the events again that came from inside of it."""
+    apply_actions(context, actions)
+    enqueue = context.get_invocation_context()
+    if enqueue._event_queue is not None:
+        for event in (await log_of(call.run)).pending_under(call.path):
+            await enqueue._enqueue_event(event)
+
+
+def apply_actions(context: Context, actions: EventActions) -> None:
+    context.state.update(actions.state_delta)
+    plain = EventActions()
+    for name in EventActions.model_fields:
+        value = getattr(actions, name)
+        if name == "state_delta" or value == getattr(plain, name):
+            continue
+        there = getattr(context.actions, name)
+        if isinstance(value, dict) and isinstance(there, dict):
+            there.update(value)
+        else:
+            setattr(context.actions, name, value)
+
+
+# -- tools
+
+
+async def _durable_call_tool(tool: Any, args: dict[str, Any], tool_context: Context) -> Any:
+    run = RUN.get()
+    if run is None:
+        return await _call_tool(tool, args, tool_context)
+    call = begin(
+        "tool",
+        tool.name,
+        key=tool_context.function_call_id or "",
+        input=described(run, args),
+        codec=run.runner.codec,
+        leaf=not isinstance(tool, AgentTool | NodeTool),
+    )
+    assert call is not None
+    return await _outcome(call, tool_context, lambda: _call_tool(tool, args, tool_context))
+
+
+class _Tool(_StandIn):
+    """A tool that a workflow runs as a node."""
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: Context) -> Any:
+        run = RUN.get()
+        assert run is not None
+        real, attempt = self._real, tool_context.attempt_count
+        leaf = not isinstance(real, AgentTool | NodeTool)
+        call = begin(
+            "tool", real.name, input=described(run, args), codec=run.runner.codec, leaf=leaf, ordered=True,
+            attempt=attempt,
+        )  # fmt: skip
+        assert call is not None
+        return await _outcome(
+            call, tool_context, lambda: real.run_async(args=args, tool_context=tool_context)
+        )
+
+
+class _ToolNode(_StandIn):
+    @property
+    def tool(self) -> Any:
+        return _Tool(self._real.tool)
+
+
+async def _durable_run_tool_node(self: Any, *, ctx: Any, args: Any) -> Any:
+    return await _run_tool_node(self if RUN.get() is None else _ToolNode(self), ctx=ctx, args=args)
+
+
+# -- code executors
+
+
+class _Threads:
+    """`asyncio` for the module that runs code executors: the run of one is a step."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def to_thread(function: Callable[..., Any], *args: Any) -> Any:
+        run = RUN.get()
+        if run is None or len(args) != 2:
+            return await asyncio.to_thread(function, *args)
+        call = begin("tool", "execute_code", input=args[1].code, codec=run.runner.codec, ordered=True)
+        assert call is not None
+        return await call.ado(lambda: asyncio.to_thread(function, *args))
+
+
+# -- function nodes
+
+
+class _Function(_StandIn):
+    """A function node whose function is a step."""
+
+    def __init__(self, real: Any, context: Context) -> None:
+        super().__init__(real)
+        object.__setattr__(self, "_context", context)
+
+    @property
+    def _func(self) -> Callable[..., Any]:
+        real, context = self._real, self._context
+        function = real._func
+        if inspect.isasyncgenfunction(real._unwrapped_func):
+            return lambda **kwargs: _recorded_items(
+                _node_call(real, context, kwargs), context, function(**kwargs)
+            )
+        if inspect.isgeneratorfunction(real._unwrapped_func):
+            return lambda **kwargs: _recorded_list(
+                _node_call(real, context, kwargs), context, function(**kwargs)
+            )
+
+        async def body(**kwargs: Any) -> Any:
+            call = _node_call(real, context, kwargs)
+            native = functools.partial(invoke_callable, function, kwargs, unwrapped=real._unwrapped_func)
+            return await _outcome(call, context, native)
+
+        return body
+
+
+def _node_call(node: Any, context: Context, kwargs: dict[str, Any]) -> Call:
+    run = RUN.get()
+    assert run is not None
+    arguments = {k: v for k, v in kwargs.items() if k != node._context_param_name}
+    call = begin(
+        "node", node.name, input=described(run, arguments), codec=run.runner.codec, ordered=True,
+        attempt=context.attempt_count,
+    )  # fmt: skip
+    assert call is not None
+    return call
+
+
+def _durable_run_function(self: Any, *, ctx: Any, node_input: Any) -> AsyncGenerator[Any, None]:
+    return _run_function(self if RUN.get() is None else _Function(self, ctx), ctx=ctx, node_input=node_input)
+
+
+def _taken(context: Context, items: list[Outcome], item: Any) -> Any:
+    """Keep an item as it was yielded, with what the body has left on the context since the one before."""
+    items.append(Outcome(item, context.actions.model_copy(deep=True)))
+    return item
+
+
+async def _recorded_items(
+    call: Call, context: Context, items: AsyncGenerator[Any, None]
+) -> AsyncGenerator[Any, None]:
+    """A node that yields: its items are recorded when it has ended; events it made before are known by their ids."""
+    if (record := call.recorded()) is not None:
+        served: list[Outcome] = call.value_of(record)
+        for outcome in served[:-1]:
+            await _reapply(call, context, outcome.actions)
+            yield outcome.result
+        apply_actions(context, served[-1].actions)
+        return
+    run = call.run
+    if not run.is_surely_ours:
+        await run.in_thread(run.confirm)
+    run.enter(True)
+    taken: list[Outcome] = []
+    own = call.inner()
+    try:
+        while True:
+            try:
+                with inside(own):
+                    item = await anext(items)
+            except StopAsyncIteration:
+                break
+            except Exception as error:
+                if not call.is_signal(error):
+                    _note_actions(call, context, error)
+                    await run.commit(call.draft(error=error))
+                raise
+            yield _taken(context, taken, item)
+        _taken(context, taken, None)  # what the body did after its last item
+        await run.commit(call.draft(taken))
+    finally:
+        run.leave(True)
+        await items.aclose()
+
+
+def _recorded_list(call: Call, context: Context, items: Any) -> Iterator[Any]:
+    """`_recorded_items` for functions that are no coroutines."""
+    if (record := call.recorded()) is not None:
+        served: list[Outcome] = call.value_of(record)
+        for outcome in served[:-1]:
+            apply_actions(context, outcome.actions)
+            yield outcome.result
+        apply_actions(context, served[-1].actions)
+        return
+    run = call.run
+    run.enter(True)
+    taken: list[Outcome] = []
+    own = call.inner()
+    try:
+        while True:
+            try:
+                with inside(own):
+                    item = next(items)
+            except StopIteration:
+                break
+            except Exception as error:
+                if not call.is_signal(error):
+                    _note_actions(call, context, error)
+                    run.journal.commit(call.draft(error=error))
+                raise
+            yield _taken(context, taken, item)
+        _taken(context, taken, None)
+        run.journal.commit(call.draft(taken))
+    finally:
+        run.leave(True)
+        items.close()
