@@ -10,9 +10,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from . import failure
 from .admission import NotNow, admit, tell_stranded
@@ -24,6 +24,7 @@ from .errors import (
     OwnershipLost,
     Released,
     RunNotFound,
+    RunReleased,
     Stop,
 )
 from .execution import Execution
@@ -35,6 +36,7 @@ from .worker import Liveness, Worker
 if TYPE_CHECKING:
     from .runner import Runner
 
+T = TypeVar("T")
 DATABASE_URL = "DURABLE_AGENTS_DATABASE_URL"
 DEFAULT_DATABASE_URL = "sqlite:///durable_agents.sqlite"
 _SHUTDOWN_SECONDS = 10.0
@@ -42,6 +44,7 @@ _SHUTDOWN_SECONDS = 10.0
 _FAREWELL_SECONDS = 10.0
 _CLAIM_AT_ONCE = 32
 _LOOK_SECONDS = 10.0
+_HOME_SECONDS = 0.2
 
 RUNNERS: dict[str, "Runner"] = {}
 """Every runner made in this process, by its full name."""
@@ -212,6 +215,28 @@ class Engine:
             asyncio.run_coroutine_threadsafe(_quietly_async(execution), self._home_loop())
         else:
             self._pool.submit(lambda: _quietly(execution))
+
+    def run_home(self, work: Coroutine[Any, Any, T], run_id: str | None) -> T:
+        """Run a coroutine on the home loop, in the caller's context, and wait for it.
+
+        Args:
+            run_id: the run it drives: one that is interrupted here is left to other processes.
+
+        Raises:
+            RunReleased: the engine was shut down, and nobody will finish the coroutine.
+        """
+        home = self._home_loop()
+        future = asyncio.run_coroutine_threadsafe(work, home)
+        try:
+            while not wait([future], _HOME_SECONDS).done:
+                if self.is_closed and not home.is_running():
+                    raise RunReleased(f"this process called shutdown() while run {run_id!r} was under way")
+        except BaseException:  # Ctrl-C, in the thread that waits
+            if run_id is not None:
+                self.shun(run_id)
+            future.cancel()
+            raise
+        return future.result()
 
     def _home_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
