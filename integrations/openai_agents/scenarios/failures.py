@@ -1,6 +1,7 @@
 """Failures that are part of the course, and runs that fail."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from agents import (
@@ -12,7 +13,7 @@ from agents import (
 
 from crashmatrix import Retry, Scenario, World, scenario
 
-from .kit import Brain, calls, charge_and_mail, one_tool, run, run_streamed, says, scene, two_tools
+from .kit import Brain, calls, charge_and_mail, one_tool, run, run_streamed, says, scene
 
 
 def _told(context: RunContextWrapper[Any], error: Exception) -> str:
@@ -125,13 +126,19 @@ def model_raises(world: World) -> Scenario:
 @scenario
 def at_most_once(world: World) -> Scenario:
     """A tool that may not run twice: what became of it is put to a person."""
-    agent: Any = Agent(
-        name="clerk", model=Brain(world, "clerk", two_tools), tools=list(charge_and_mail(world))
-    )
+
+    def plan(outputs: list[Any], items: list[Any]) -> list[Any]:
+        if not outputs:
+            return calls(("charge", {"amount": 1}))
+        return says(f"done: {outputs}") if len(outputs) > 1 else calls(("mail", {"to": "ann"}))
+
+    agent: Any = Agent(name="clerk", model=Brain(world, "clerk", plan), tools=list(charge_and_mail(world)))
 
     def looked_up(asked: dict[str, Any]) -> Any:
         """A person looks whether the card was charged."""
         charged = any(effect.name == "charge 1" for effect in world.effects())
         return {"result": "receipt 1"} if charged else "run again"
 
-    return scene(agent, run(), at_most_once={"charge"}, once=["charge 1"], settle=looked_up)
+    # Whoever is thawed while the question is open is told that the run waits.
+    turn = replace(run(), attaches=False)
+    return scene(agent, turn, at_most_once={"charge"}, once=["charge 1"], settle=looked_up)

@@ -439,6 +439,16 @@ async def test_an_answer_that_says_nothing_is_asked_for_again() -> None:
     assert log == []
 
 
+async def test_arguments_that_are_no_json_are_asked_about_as_text() -> None:
+    @function_tool(needs_approval=True)
+    def refund(amount: float) -> str:
+        return "never"
+
+    agent = Agent[Any](name="clerk", model=then_done(("refund", {"amount": float("nan")})), tools=[refund])
+    await durable(agent).run("hi", run_id="r1")
+    assert [asked["arguments"] for asked in runs.get("r1").questions.values()] == ['{"amount":NaN}']
+
+
 async def test_always_approve_holds_for_later_calls() -> None:
     log: list[str] = []
 

@@ -39,9 +39,14 @@ def named(items: Iterable[ToolApprovalItem]) -> dict[str, ToolApprovalItem]:
 
 def _arguments(item: ToolApprovalItem) -> Any:
     try:
-        return json.loads(item.arguments or "null")
+        return json.loads(item.arguments or "null", parse_constant=_no_constant)
     except ValueError:
         return item.arguments
+
+
+def _no_constant(name: str) -> None:
+    """NaN and the infinities are no JSON, and models write them all the same."""
+    raise ValueError(name)
 
 
 def apply(state: RunState[Any], pause: Question) -> None:
