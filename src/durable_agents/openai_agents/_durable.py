@@ -15,7 +15,7 @@ from . import _approvals
 from ._context import refill
 from ._private import run as _sdk
 from ._runner import STARTED, AgentsRunner, Live, Started, recordable
-from ._sessions import check_session
+from ._sessions import check_session, id_of
 from ._shape import check_agent, types_of
 from ._values import sdk_codec
 
@@ -143,7 +143,7 @@ class DurableRunner(AgentsRunner):
             recorded = {"input": self.codec.encode(input), "options": kept}
         except EncodingError as error:
             raise EncodingError(f"the input of run {run_id!r} cannot be recorded: {error}") from error
-        thread = str(session.session_id) if session is not None else None
+        thread = id_of(session) if session is not None else None
         observers = ("hooks",) if options.get("hooks") is not None else ()
         live = Live({**options, "input": input})
         request = Request(recorded, thread, live, tuple(gone), observers, incidental={"streams": streams})
@@ -172,7 +172,8 @@ class DurableRunner(AgentsRunner):
 
     def _waiting_for(self, state: RunState[Any], session: Any) -> Run:
         """The run whose open tool calls are those of the state."""
-        if session is not None and (waiting := self.waiting_run(str(session.session_id))) is not None:
+        thread = id_of(session) if session is not None else None
+        if thread is not None and (waiting := self.waiting_run(thread)) is not None:
             return Run(waiting[0])
         engine.current()
         from .._core import run as runs

@@ -119,9 +119,17 @@ def check_session(session: Any) -> None:
         )
 
 
+def id_of(session: Any) -> str | None:
+    """The session's id; None for one whose service gives it one only when it is first used."""
+    try:
+        return str(session.session_id)
+    except ValueError:
+        return None
+
+
 def described(session: Any) -> tuple[dict[str, Any], bool]:
     """A session as JSON data, and whether another process can open it from that."""
-    named = {"type": type(session).__qualname__, "id": str(session.session_id)}
+    named = {"type": type(session).__qualname__, "id": id_of(session)}
     if type(session) is not SQLiteSession or str(session.db_path) == ":memory:":
         return named, False
     limit = session.session_settings.limit if session.session_settings is not None else None
