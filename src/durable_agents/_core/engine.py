@@ -10,11 +10,11 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from . import failure
 from .admission import NotNow, admit, tell_stranded
@@ -26,6 +26,7 @@ from .errors import (
     OwnershipLost,
     Released,
     RunNotFound,
+    RunReleased,
     Stop,
 )
 from .execution import Execution
@@ -37,6 +38,7 @@ from .worker import Liveness, Worker
 if TYPE_CHECKING:
     from .runner import Runner
 
+T = TypeVar("T")
 DATABASE_URL = "DURABLE_AGENTS_DATABASE_URL"
 DEFAULT_DATABASE_URL = "sqlite:///durable_agents.sqlite"
 _SHUTDOWN_SECONDS = 10.0
@@ -44,6 +46,7 @@ _SHUTDOWN_SECONDS = 10.0
 _FAREWELL_SECONDS = 10.0
 _CLAIM_AT_ONCE = 32
 _LOOK_SECONDS = 10.0
+_HOME_SECONDS = 0.2
 
 RUNNERS: dict[str, "Runner"] = {}
 """Every runner made in this process, by its full name."""
@@ -260,6 +263,28 @@ class Engine:
         self.shun(run_id)
         why = f"run {run_id!r} cannot be loaded: {type(error).__name__}: {failure.text(error)}"
         runs.block(self.store, run_id, why)
+
+    def run_home(self, work: Coroutine[Any, Any, T], run_id: str | None) -> T:
+        """Run a coroutine on the home loop, in the caller's context, and wait for it.
+
+        Args:
+            run_id: the run it drives: one that is interrupted here is left to other processes.
+
+        Raises:
+            RunReleased: the engine was shut down, and nobody will finish the coroutine.
+        """
+        home = self._home_loop()
+        future = asyncio.run_coroutine_threadsafe(work, home)
+        try:
+            while not wait([future], _HOME_SECONDS).done:
+                if self.is_closed and not home.is_running():
+                    raise RunReleased(f"this process called shutdown() while run {run_id!r} was under way")
+        except BaseException:  # Ctrl-C, in the thread that waits
+            if run_id is not None:
+                self.interrupted(run_id)
+            future.cancel()
+            raise
+        return future.result()
 
     def _home_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:

@@ -6,6 +6,7 @@ import json
 import sys
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -196,6 +197,21 @@ class Runner:
                 continue
             except Released as released:
                 raise RunReleased(str(released)) from None
+
+    def call_home(self, request: Request, run_id: str | None = None) -> Any:
+        """`acall` for a sync verb: the native loop runs on the home loop, as it does when the run is recovered.
+
+        Raises:
+            ConfigurationError: called on an event loop, which would wait for itself.
+        """
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise ConfigurationError(
+                "a sync verb cannot be called while an event loop runs: await the async one"
+            )
+        if run_id is None and RUN.get() is None:
+            run_id = new_id()
+        return engine.current().run_home(self.acall(request, run_id), run_id)
 
     def stream_call(
         self, request: Request, run_id: str | None, events: Callable[[Execution], Generator[Any, None, Any]]

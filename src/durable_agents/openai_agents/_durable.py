@@ -1,0 +1,207 @@
+"""`DurableRunner`: an agent whose runs finish, however often their process dies."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from agents import Agent, RunResult, RunState, TResponseInputItem
+from agents.result import RunResultStreaming
+from agents.run import RunConfig
+from agents.run_config import RunOptions
+from typing_extensions import Unpack
+
+from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name, engine
+from .._core.errors import ConfigurationError, EncodingError, NotSupported, NotWaiting
+from . import _approvals
+from ._context import refill
+from ._private import run as _sdk
+from ._runner import STARTED, AgentsRunner, Live, Started, recordable
+from ._sessions import check_session, id_of
+from ._shape import check_agent, types_of
+from ._values import sdk_codec
+
+Input = str | list[TResponseInputItem] | RunState[Any]
+
+_WAITING_LIMIT = 10_000
+
+
+class DurableRunner(AgentsRunner):
+    """The durable form of `agents.Runner` for one agent. The agent stays as it is; nothing of it is changed or copied.
+
+    Args:
+        agent: the agent that runs start with.
+        name: unique in the process and the same after a restart. Default: `<module or script>.<agent's name>`.
+        types: classes that may be stored in contexts, tool results and outputs beside those that the signatures of the
+            agents' tools, guardrails, instructions and outputs name: pydantic models, dataclasses, enums.
+        at_most_once: names of function tools that are not run again when a crash has left their outcome unknown: the
+            run waits, and `Run.answer` says what became of them.
+        restore: `restore(run)` gives back what a run was called with that could not be recorded, when it goes on
+            without its caller: a mapping of the verbs' own options (`run_config`, `session`, `context`,
+            `error_handlers`), and `hooks` if they are wanted again.
+        on_code_change: what becomes of a run that began when the agents had other names, tools or handoffs: "wait" for
+            a worker that has those, or "continue" with these.
+
+    Raises:
+        ConfigurationError: another runner of the process has this name.
+        NotSupported: an agent has a tool that acts here without being a function tool.
+    """
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        name: str | None = None,
+        *,
+        types: Sequence[type] = (),
+        at_most_once: Collection[str] = (),
+        restore: Restore | None = None,
+        on_code_change: OnCodeChange = "wait",
+    ) -> None:
+        if not isinstance(agent, Agent):
+            raise ConfigurationError(f"DurableRunner runs an Agent, not a {type(agent).__qualname__}")
+        check_agent(agent)
+        self.agent = agent
+        super().__init__(
+            name or default_name(agent.name), sdk_codec([*types_of(agent), *types]), at_most_once=at_most_once,
+            restore=restore, on_code_change=on_code_change,
+        )  # fmt: skip
+
+    # -- verbs
+
+    async def run(
+        self, input: Input, *, run_id: str | None = None, **options: Unpack[RunOptions[Any]]
+    ) -> RunResult:
+        """As `Runner.run`, in a durable run.
+
+        Args:
+            input: a message or items; or the state of a run that waits, with its tool calls approved or rejected:
+                that run goes on.
+            run_id: the run's identity: the same id and input again attach to the same run. Default: a new one.
+            options: as natively.
+        """
+        found = self._request(input, dict(options), run_id)
+        if isinstance(found, Run):
+            return self._waiting(found)
+        return _to_caller(await self.acall(*found), options.get("context"))
+
+    def run_sync(
+        self, input: Input, *, run_id: str | None = None, **options: Unpack[RunOptions[Any]]
+    ) -> RunResult:
+        """As `Runner.run_sync`, in a durable run; the agent runs on the library's own event loop. See `run`."""
+        found = self._request(input, dict(options), run_id)
+        if isinstance(found, Run):
+            return self._waiting(found)
+        return _to_caller(self.call_home(*found), options.get("context"))
+
+    def run_streamed(
+        self, input: Input, *, run_id: str | None = None, **options: Unpack[RunOptions[Any]]
+    ) -> RunResultStreaming:
+        """As `Runner.run_streamed`, in a durable run that goes on to its end when nobody listens.
+
+        `cancel()` on the result ends the run `cancelled`. The events of a run that is over already cannot be streamed
+        again: `run` with the same id gives its result. See `run`.
+        """
+        found = self._request(input, dict(options), run_id, streams=True)
+        if isinstance(found, Run):
+            raise NotSupported(f"the state decides nothing that run {found.id!r} waits for")
+        token = STARTED.set(Started(self, *found))
+        try:
+            native: Any = _sdk.get_default_agent_runner()
+            streamed: RunResultStreaming = native.run_streamed(self.agent, input, **options)
+            return streamed
+        finally:
+            STARTED.reset(token)
+
+    def start(self, input: Input, *, run_id: str | None = None, **options: Unpack[RunOptions[Any]]) -> Run:
+        """Queue a run for any worker that has this runner, and return at once. See `run`.
+
+        Raises:
+            NotRecoverable: an option exists only in this process, and the runner has no `restore`.
+        """
+        if isinstance(input, RunState):
+            raise NotSupported(
+                "answer a waiting run with durable_agents.runs.get(…).answer(…), or run(state)"
+            )
+        found = self._request(input, dict(options), run_id)
+        assert isinstance(found, tuple)
+        return self.submit(*found)
+
+    # -- requests
+
+    def _request(
+        self, input: Input, options: dict[str, Any], run_id: str | None, streams: bool = False
+    ) -> tuple[Request, str | None] | Run:
+        """The request and its run's id; or the run that waits and is decided nothing about."""
+        session = options.get("session")
+        if session is not None:
+            check_session(session)
+        config = options.get("run_config")
+        if isinstance(config, RunConfig) and config.sandbox is not None:
+            raise NotSupported("run_config.sandbox is not supported: a sandbox is not durable here")
+        if isinstance(input, RunState):
+            return self._answer(input, options, run_id)
+        kept, gone = recordable(self.codec, options)
+        try:
+            recorded = {"input": self.codec.encode(input), "options": kept}
+        except EncodingError as error:
+            raise EncodingError(f"the input of run {run_id!r} cannot be recorded: {error}") from error
+        thread = id_of(session) if session is not None else None
+        observers = ("hooks",) if options.get("hooks") is not None else ()
+        live = Live({**options, "input": input})
+        request = Request(recorded, thread, live, tuple(gone), observers, incidental={"streams": streams})
+        return request, run_id
+
+    def _answer(
+        self, state: RunState[Any], options: dict[str, Any], run_id: str | None
+    ) -> tuple[Request, str | None] | Run:
+        """A state with decisions, for the run that waits for them."""
+        if RUN.get() is not None:
+            raise NotSupported(
+                "run(state) inside a durable run is not supported; answer the run from outside"
+            )
+        if state.pending_input:
+            raise NotSupported("RunState.add_input is not supported; send the input as a run of its own")
+        run = Run(run_id) if run_id else self._waiting_for(state, options.get("session"))
+        pause = run._pause()
+        if pause is None:
+            raise NotWaiting(f"run {run.id!r} has asked nothing that a state could answer")
+        decisions = _approvals.decisions_of(state, pause.questions)
+        if not decisions:
+            return run
+        if options.get("context") is None and state._context is not None:
+            options["context"] = state._context.context
+        return Request(None, live=Live({**options, "input": state}, answers=True), answers=decisions), run.id
+
+    def _waiting_for(self, state: RunState[Any], session: Any) -> Run:
+        """The run whose open tool calls are those of the state."""
+        thread = id_of(session) if session is not None else None
+        if thread is not None and (waiting := self.waiting_run(thread)) is not None:
+            return Run(waiting[0])
+        engine.current()
+        from .._core import run as runs
+
+        open_calls = set(_approvals.named(state.get_interruptions()))
+        found = [
+            run
+            for run in runs.list(status="waiting", runner=self.name, limit=_WAITING_LIMIT)
+            if {question.partition("#")[0] for question in run.questions} == open_calls
+        ]
+        if len(found) != 1:
+            which = "several runs wait" if found else "no run of this runner waits"
+            raise NotWaiting(
+                f"{which} for the tool calls of this state; say which run it belongs to with run_id="
+            )
+        return found[0]
+
+    def _waiting(self, run: Run) -> RunResult:
+        """What the verb returns for a state that decides nothing: the run still waits."""
+        pause = run._pause()
+        assert pause is not None
+        result: RunResult = self.paused_result(run.id, None, pause)
+        return result
+
+
+def _to_caller(result: RunResult, context: Any) -> RunResult:
+    """The result of a run that ended elsewhere, whose changes of the context the caller's own object gets here."""
+    wrapper: Any = result.context_wrapper
+    if context is not None and wrapper.context is not None and refill(context, wrapper.context):
+        wrapper.context = context
+    return result
