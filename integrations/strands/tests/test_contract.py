@@ -34,7 +34,9 @@ class Charging(Model):
         for amount in amounts[len(done) :][:1]:
             start = {"toolUse": {"name": "charge", "toolUseId": f"{asked}-{amount}"}}
             yield {"contentBlockStart": {"start": start}}
-            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps({"amount": int(amount)})}}}}
+            yield {
+                "contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps({"amount": int(amount)})}}}
+            }
             yield {"contentBlockStop": {}}
             yield {"messageStop": {"stopReason": "tool_use"}}
             break
@@ -97,7 +99,9 @@ class Strands(Framework):
         import asyncio
 
         async def heard() -> list[str]:
-            return [str(event.get("data") or sorted(event)) async for event in agent.stream_async(text, **run)]
+            return [
+                str(event.get("data") or sorted(event)) async for event in agent.stream_async(text, **run)
+            ]
 
         return asyncio.run(heard())
 
