@@ -117,9 +117,14 @@ def failed_turn(world: World) -> Scenario:
 def at_most_once(world: World) -> Scenario:
     agent = agent_of(world, one_tool_plan, tools_of(world))
     runner = DurableAgent(agent, "agent", at_most_once={"charge"})
+
+    def settle(about: dict[str, Any]) -> Any:
+        happened = any(effect.name == "charge 1" for effect in world.effects())
+        return {"result": "receipt 1"} if happened else "run again"
+
     return Scenario(
         runner=runner,
         turns=[Turn("r1", lambda app, **run: app.start("please", **run).id)],
-        settle=lambda about: {"result": "receipt 1"},
+        settle=settle,
         once=["charge 1"],
     )

@@ -7,10 +7,10 @@ from strands import tool
 from strands.hooks import BeforeNodeCallEvent
 from strands.multiagent import GraphBuilder, Swarm
 
-from crashmatrix import Scenario, Turn, World, scenario
+from crashmatrix import Resume, Scenario, Turn, World, scenario
 
 from .interrupts import asking_tool
-from .kit import agent_of, answer, invoke, respond, say, text_of, told, tools_of, wants
+from .kit import Scripted, agent_of, answer, invoke, respond, say, text_of, told, tools_of, wants
 
 NAMES = ("carol", "alice", "bob")
 
@@ -35,6 +35,13 @@ def node_of(world: World, name: str, rank: int, *tools: Any) -> Any:
     return agent_of(world, plan, [late_tool(world), *tools], label=name, name=name)
 
 
+class Joining(Scripted):
+    """Natively the order of what it gets is that of hashes, so that is not part of what happens."""
+
+    def happens(self, replies: int, messages: Any) -> str:
+        return self.label
+
+
 def fan_out(world: World) -> Any:
     """Three nodes at once, then one that gets what all of them said."""
     builder = GraphBuilder()
@@ -44,17 +51,14 @@ def fan_out(world: World) -> Any:
     def join(replies: int, messages: Any) -> Any:
         return say(f"joined: {text_of(messages[-1])}")
 
-    builder.add_node(agent_of(world, join, label="join", name="join"), "join")
+    joining = agent_of(world, join, label="join", name="join")
+    joining.model = Joining(world, join, "join")
+    builder.add_node(joining, "join")
     for name in NAMES:
         builder.add_edge(name, "join")
         builder.set_entry_point(name)
     builder.set_max_node_executions(10)
     return builder.build()
-
-
-def in_order(app: Any) -> Any:
-    """Natively the order of nodes at once is that of hashes and arrival; what is compared with it is sorted."""
-    return app
 
 
 def sorted_result(task: str, is_async: bool = False, run_id: str = "r1") -> Turn:
@@ -138,8 +142,6 @@ def _status(task: str) -> Turn:
 
 
 def _status_of(step: Any) -> Any:
-    from crashmatrix import Resume
-
     return Resume(step.run_id, lambda app, **run: step.call(app, **run).status.value)
 
 

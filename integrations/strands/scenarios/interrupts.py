@@ -5,7 +5,7 @@ from typing import Any
 from strands import ToolContext, tool
 from strands.hooks import BeforeToolCallEvent
 
-from crashmatrix import Scenario, World, scenario
+from crashmatrix import Scenario, Turn, World, scenario
 
 from .kit import agent_of, answer, invoke, respond, say, text_of, told, tools_of, wants
 
@@ -105,8 +105,6 @@ def expert_asks(world: World) -> Scenario:
 
 @scenario
 def queued_and_answered(world: World) -> Scenario:
-    from crashmatrix import Turn
-
     agent = agent_of(world, _ask_and_charge, [asking_tool(world), *tools_of(world)])
     turn = Turn(
         "r1", lambda app, **run: app.start("please", **run).id, native=lambda app: (app("please"), "r1")[1]

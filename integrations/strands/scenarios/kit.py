@@ -59,6 +59,10 @@ class Scripted(Model):
     def structured_output(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
+    def happens(self, replies: int, messages: Any) -> str:
+        """The name of the effect that a call has."""
+        return f"{self.label} after {replies} replies and {text_of(messages[-1])[-20:]!r}"
+
     async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         replies = 0
         for message in reversed(messages):
@@ -66,7 +70,7 @@ class Scripted(Model):
                 break
             replies += message["role"] == "assistant"
         await asyncio.sleep(0)
-        self.world.effect(f"{self.label} after {replies} replies and {text_of(messages[-1])[-20:]!r}")
+        self.world.effect(self.happens(replies, messages))
         blocks = self.plan(replies, messages)
         yield {"messageStart": {"role": "assistant"}}
         for block in blocks:
@@ -194,7 +198,7 @@ def told(
 def _agent_result(self: AgentResult) -> str:
     usage = self.metrics.accumulated_usage
     tools = {n: (m.call_count, m.success_count) for n, m in sorted(self.metrics.tool_metrics.items())}
-    interrupts = [(each.name, each.reason) for each in self.interrupts or ()]
+    interrupts = sorted((each.name, str(each.reason)) for each in self.interrupts or ())
     content = self.message["content"]
     return f"AgentResult({self.stop_reason}, {content}, {usage}, {tools}, {interrupts}, {self.structured_output!r})"
 
@@ -204,7 +208,7 @@ def _group_result(self: MultiAgentResult) -> str:
         node.node_id for node in getattr(self, "execution_order", None) or getattr(self, "node_history", ())
     ]
     results = {name: (node.status.value, node.result) for name, node in self.results.items()}
-    asked = [(each.name, each.reason) for each in self.interrupts]
+    asked = sorted((each.name, str(each.reason)) for each in self.interrupts)
     return (
         f"{type(self).__name__}({self.status.value}, {order}, {results}, {self.accumulated_usage}, {asked})"
     )
