@@ -7,7 +7,6 @@ metrics are made natively, live and on replay.
 Not seen: models and tools that user code calls itself, outside of the agent's loop. In a tool they are part of that.
 """
 
-import asyncio
 import copy
 import json
 import time
@@ -20,7 +19,7 @@ from strands.middleware import ExecuteToolStage, InvokeModelStage
 
 from .._core import Call, Codec, Execution, Scope, begin, effects, failure, inside
 from .._core.context import escape
-from .._core.errors import EncodingError, Stop
+from .._core.errors import EncodingError
 from ._places import InRun, Place, find
 from ._played import play
 from ._private import (
@@ -164,8 +163,7 @@ async def _tool(
 ) -> AsyncGenerator[Any, None]:
     found = find(context.agent)
     tool = context.tool
-    if found is None or tool is None or tool.tool_type == _STRUCTURED or context.tool_use["name"] == _HANDOFF:
-        # Acts only in memory, on the loop itself: it runs again in every replay, and is not recorded.
+    if found is None or tool is None or _acts_in_memory(found[0], context):
         async for event in native(context):
             yield event
         return
@@ -175,9 +173,16 @@ async def _tool(
     if isinstance(tool, AgentAsTool) and find_active(run, tool.agent, codec):
         standing_in = _Agent(tool, _scope_of(place, context.tool_use))
     else:
-        standing_in = _Tool(context, run, codec, place)
+        standing_in = _Tool(context, codec, place)
     async for event in native(context.replace(tool=standing_in)):
         yield event
+
+
+def _acts_in_memory(run: Execution, context: Any) -> bool:
+    """Whether a tool acts on the loop itself: it runs again in every replay, and is not recorded."""
+    if context.tool.tool_type == _STRUCTURED:
+        return True
+    return context.tool_use["name"] == _HANDOFF and id(context.agent) in InRun.of(run).handing_off
 
 
 def find_active(run: Execution, agent: Any, codec: Codec) -> bool:
@@ -221,9 +226,9 @@ class _Agent(_StandIn):
 class _Tool(_StandIn):
     """A tool whose stream is a step."""
 
-    def __init__(self, context: Any, run: Execution, codec: Codec, place: Place) -> None:
+    def __init__(self, context: Any, codec: Codec, place: Place) -> None:
         super().__init__(context.tool)
-        self.__dict__.update(context=context, run=run, codec=codec, place=place)
+        self.__dict__.update(context=context, codec=codec, place=place)
 
     async def stream(self, tool_use: Any, invocation_state: Any, **kwargs: Any) -> AsyncIterator[Any]:
         call = self._call(tool_use, invocation_state)
@@ -245,16 +250,8 @@ class _Tool(_StandIn):
                 return None  # it has not finished: it runs again once it is answered
             return {"events": kept, **traces.left()}
 
-        try:
-            async for event in play(
-                call, traces.during(_listening(native, kept, self.codec)), done, _is_last
-            ):
-                yield event
-        except (Exception, Stop):
-            raise
-        except BaseException as killed:
-            _note_kill(self.run, killed)
-            raise
+        async for event in play(call, traces.during(_listening(native, kept, self.codec)), done, _is_last):
+            yield event
 
     def _call(self, tool_use: Any, invocation_state: Any) -> Call:
         """The step: told from others by the model's call id, or by its input when user code calls the tool itself."""
@@ -276,11 +273,6 @@ class _Tool(_StandIn):
             kept = {"events": [["result", _as_result(kept, tool_use), None]]}
         Traces.leave(self.context.agent, invocation_state, kept)
         return [_event(event, tool_use) for event in kept["events"]]
-
-
-def _note_kill(run: Execution, killed: BaseException) -> None:
-    if not isinstance(killed, asyncio.CancelledError | GeneratorExit):
-        InRun.of(run).killed = killed
 
 
 async def settle(call: Call) -> Any:

@@ -15,13 +15,21 @@ from strands.multiagent.swarm import Swarm
 
 from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name, engine
 from .._core.codec import type_name
-from .._core.errors import ConfigurationError, EncodingError, NotSupported
+from .._core.errors import ConfigurationError, EncodingError, NotSupported, RunWaiting
 from .._core.store import runs
 from ._runner import Live, StrandsRunner
 from ._shape import default_label
 
 Result = TypeVar("Result")
 _RESPONSE = "interruptResponse"
+_REFUSED = {
+    "structured_output": "give structured_output_model= to a verb",
+    "structured_output_async": "give structured_output_model= to a verb",
+    "take_snapshot": "messages_of(session_id) and state_of(session_id) read a conversation",
+    "load_snapshot": "a conversation begins with what the agent is built with; its runs add to it",
+    "serialize_state": "the runner keeps the state of its runs",
+    "deserialize_state": "the runner keeps the state of its runs",
+}
 _OBSERVERS = ("callback_handler", "cancel_signal")
 
 
@@ -58,6 +66,8 @@ class _Durable(Generic[Result]):
         """Everything else is the wrapped object's own."""
         if name.startswith("_") or name == "durable":
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        if name in _REFUSED:
+            raise NotSupported(f"{name}() is not supported by {type(self).__name__}: {_REFUSED[name]}")
         return getattr(self.durable.target, name)
 
     def _call(
@@ -183,7 +193,12 @@ class _Durable(Generic[Result]):
 
     def _check_idle(self, run_id: str | None, session: str) -> None:
         """As natively: a conversation that waits for a response takes nothing else."""
-        waiting = self.durable.waiting_run(session)
+        try:
+            waiting = self.durable.waiting_run(session)
+        except RunWaiting as error:  # for what became of a tool
+            if error.run_id == run_id:
+                return
+            raise
         if waiting is not None and waiting[0] != run_id:
             if run_id is not None and runs.get(engine.current().store, run_id) is not None:
                 return  # it attaches

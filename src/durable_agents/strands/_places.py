@@ -38,6 +38,7 @@ class InRun:
         counts: scope → model calls made under it.
         active: id of an agent → its name below the scope, and the codec of its runner.
         groups: ids of the graphs and swarms.
+        handing_off: ids of the agents of swarms.
         killed: an exception that ends the run where it stands, and that Strands would swallow.
     """
 
@@ -45,6 +46,7 @@ class InRun:
     active: dict[int, tuple[str, Codec]] = field(default_factory=dict)
     places: dict[tuple[str, int], Place] = field(default_factory=dict)
     groups: set[int] = field(default_factory=set)
+    handing_off: set[int] = field(default_factory=set)
     killed: BaseException | None = None
 
     @classmethod

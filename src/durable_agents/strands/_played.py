@@ -1,9 +1,12 @@
 """An async generator as the body of one step."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from .._core import Call, effects, inside
+from .._core.errors import Stop
+from ._places import InRun
 
 
 async def play(
@@ -18,9 +21,9 @@ async def play(
 
     Args:
         done: what is recorded; None when the body has not finished, but waits for somebody.
-        is_last: whether the consumer asks for nothing after this part, so that it must be recorded before.
+        is_last: whether the consumer asks for nothing after this part: all is over before it is handed out.
     """
-    run = call.run
+    run, last = call.run, []
     if not run.is_surely_ours:
         await run.in_thread(run.confirm)
     run.enter(call.leaf)
@@ -40,19 +43,21 @@ async def play(
                         if not call.is_signal(error):
                             await run.commit(call.draft(error=error))
                         raise
+                    except (Stop, asyncio.CancelledError, GeneratorExit):
+                        raise
+                    except BaseException as killed:  # Strands would swallow it and go on
+                        InRun.of(run).killed = killed
+                        raise
                     if is_last(part):
-                        await _record(call, done())
-                        yield part
-                        return
+                        last.append(part)
+                        break
                     yield part
-                await _record(call, done())
+                if (result := done()) is not None:
+                    await run.commit(call.draft(result))
             finally:
                 with inside(scope):
                     await body.aclose()
     finally:
         run.leave(call.leaf)
-
-
-async def _record(call: Call, result: Any) -> None:
-    if result is not None:
-        await call.run.commit(call.draft(result))
+    for part in last:
+        yield part

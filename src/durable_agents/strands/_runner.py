@@ -44,6 +44,7 @@ class StrandsRunner(Runner):
     def __init__(self, target: Any, name: str, types: Sequence[type], **options: Any) -> None:
         self.target, self.session = target, default_session(target)
         self.shape = Shape.of(target)
+        self.shape.check_at_most_once(options.get("at_most_once", ()))
         self.types = {type_name(cls): cls for cls in (*types, *_own_types(self.shape))}
         for member in self.shape.agents.values():
             install(member.agent)
@@ -120,13 +121,13 @@ class StrandsRunner(Runner):
                         yield event
                 except Exception:
                     if not self._is_stopped(execution):
-                        await self._keep(execution, session, base)
+                        await self._keep(execution, session, base, known)
                     raise
                 finally:
                     await events.aclose()
                 if self._is_stopped(execution):
                     mine.check(execution)
-                execution.memory["outcome"] = await self._ended(execution, session, base, result)
+                execution.memory["outcome"] = await self._ended(execution, session, base, known, result)
 
     async def _base(self, session: Session) -> int:
         """Which conversation the run begins from: the newest one when it began, in every replay."""
@@ -137,14 +138,16 @@ class StrandsRunner(Runner):
         return await astep("state", "conversation", look, key="head")
 
     async def _native(
-        self, run: Execution, prompt: Any, keywords: dict[str, Any], shape: Shape | None = None
+        self, run: Execution, prompt: Any, keywords: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
         """The native loop, its agents known to be durable in this run."""
-        mine, shape = InRun.of(run), shape or self.shape
+        mine, shape = InRun.of(run), self.shape
         for member in shape.agents.values():
             check_agent(member.agent)
             mine.active[id(member.agent)] = (member.name, self.codec)
-        mine.groups |= {id(group) for group in shape.groups.values()}
+        groups, handing_off = {id(group) for group in shape.groups.values()}, shape.handing_off()
+        mine.groups |= groups
+        mine.handing_off |= handing_off
         events = self.target.stream_async(prompt, **keywords)
         try:
             async for event in events:
@@ -153,19 +156,22 @@ class StrandsRunner(Runner):
             await events.aclose()
             for member in shape.agents.values():
                 mine.active.pop(id(member.agent), None)
-            mine.groups -= {id(group) for group in shape.groups.values()}
+            mine.groups -= groups
+            mine.handing_off -= handing_off
 
     @staticmethod
     def _is_stopped(run: Execution) -> bool:
         return (run.closing or run.journal.lost or InRun.of(run).killed) is not None
 
-    async def _ended(self, run: Execution, session: Session, base: int, result: Any) -> Any:
+    async def _ended(
+        self, run: Execution, session: Session, base: int, known: Conversation, result: Any
+    ) -> Any:
         """The outcome of a loop that has come to its end; what is known then is committed with it."""
         interrupts = list(getattr(result, "interrupts", None) or ())
         if not interrupts:
-            await self._keep(run, session, base)
+            await self._keep(run, session, base, known)
             return result
-        number = await self._keep(run, session, base, paused=True)
+        number = await self._keep(run, session, base, known, paused=True)
         used = {question for pause in run.pauses for question in pause.questions}
         questions, ids = {}, {}
         for interrupt in interrupts:
@@ -182,10 +188,13 @@ class StrandsRunner(Runner):
         }
         return Pause(questions, state, result)
 
-    async def _keep(self, run: Execution, session: Session, base: int, paused: bool = False) -> int:
-        known = read(self.shape, self.codec, paused)
+    async def _keep(
+        self, run: Execution, session: Session, base: int, before: Conversation, paused: bool = False
+    ) -> int:
+        """Stage what is known now, to be committed with the record that ends the segment; its number."""
+        now = read(self.shape, self.codec, paused)
         number, statement = await asyncio.to_thread(
-            session.statement, base, known, done=not paused, run_id=run.id
+            session.statement, base, before, now, done=not paused, run_id=run.id
         )
         run.journal.stage([statement])
         return number

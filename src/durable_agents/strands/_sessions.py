@@ -61,12 +61,12 @@ class Session:
         return found[number]
 
     def statement(
-        self, parent: int, known: Conversation, *, done: bool, run_id: str
+        self, parent: int, before: Conversation, now: Conversation, *, done: bool, run_id: str
     ) -> tuple[int, Statement]:
-        """What adds a conversation to `parent`, and its number."""
+        """What adds the conversation `now` to the one of the number `parent`, which is `before`; and its number."""
         rows = self.store.query(_tables.LAST, (self.space, self.name))
         number = max(int(rows[0][0] or 0), parent) + 1
-        body = dumps(_encode(known, self.read(parent)))
+        body = dumps(_encode(now, before))
         row = (self.space, self.name, number, parent, int(done), run_id, body)
         return number, Statement(_tables.WRITE, (row,))
 

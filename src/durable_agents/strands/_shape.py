@@ -1,6 +1,6 @@
 """What a durable agent consists of: itself, the agents that are its tools, the nodes of a graph or swarm."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +86,24 @@ class Shape:
             for key, group in self.groups.items()
             for node_id, node in group.nodes.items()
         }
+
+    def handing_off(self) -> set[int]:
+        """The ids of the agents that hand off to each other."""
+        swarms = (group for group in self.groups.values() if isinstance(group, Swarm))
+        return {id(node.executor) for swarm in swarms for node in swarm.nodes.values()}
+
+    def check_at_most_once(self, names: Collection[str]) -> None:
+        """Raise `NotSupported` for a tool that is an agent: it is made of steps and is none itself."""
+        for member in self.agents.values():
+            for name in names:
+                tool = member.agent.tool_registry.registry.get(name)
+                if isinstance(tool, AgentAsTool) and isinstance(tool.agent, Agent):
+                    own = ", ".join(sorted(tool.agent.tool_registry.registry)) or "none"
+                    raise NotSupported(
+                        f"at_most_once names the agent {name!r}, which goes on where it was after a crash: name those "
+                        "of its tools that may not run again "
+                        f"(it has {own})"
+                    )
 
     def parts(self) -> Iterator[Any]:
         """Every object that one run at a time may use."""
