@@ -15,6 +15,7 @@ from .record import MARK, Draft, Record, utc
 if TYPE_CHECKING:
     from .step import Call
 
+_PAUSED = "@paused"
 RUN_AGAIN = "run again"
 _ANSWERS = {
     "result": 'answer({"result": …}) when it has happened: the tool is taken to have returned this',
@@ -25,9 +26,14 @@ _ANSWERS = {
 
 def mark(call: "Call") -> Draft:
     """The record that the tool is about to start. A person will need its arguments."""
-    started = _marks(call)
+    started = _starts(call)
     payload = {"arguments": call.text, "idempotency_key": call.idempotency_key}
     return Draft(MARK, _mark_path(call, len(started) + 1), dumps(payload), name=call.name)
+
+
+def paused(call: "Call") -> Draft:
+    """The record that the tool stopped by itself to wait for somebody: it was not cut off, and will run again."""
+    return Draft(MARK, _mark_path(call, len(_starts(call))) + _PAUSED, dumps(None), name=call.name)
 
 
 def settled(call: "Call") -> Draft | None:
@@ -66,12 +72,17 @@ def _mark_path(call: "Call", number: int) -> str:
     return f"{call.path}@started" + (f"@{number}" if number > 1 else "")
 
 
-def _marks(call: "Call") -> list[Record]:
-    """The records of the starts of this tool, none of which it survived."""
+def _starts(call: "Call") -> list[Record]:
+    """The records of the starts of this tool."""
     found: list[Record] = []
     while (record := call.run.journal.known.get(_mark_path(call, len(found) + 1))) is not None:
         found.append(record)
     return found
+
+
+def _marks(call: "Call") -> list[Record]:
+    """The records of those starts that it did not survive."""
+    return [record for record in _starts(call) if record.path + _PAUSED not in call.run.journal.known]
 
 
 def _asked(call: "Call", started: Record) -> dict[str, Any]:

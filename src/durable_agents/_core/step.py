@@ -114,6 +114,8 @@ class Call:
             except Exception as error:
                 if not self.is_signal(error):
                     self.run.journal.commit(self.draft(error=error))
+                elif self.at_most_once and isinstance(error, self.run.runner.signals):
+                    self.run.journal.commit(effects.paused(self))
                 raise
             self.run.journal.commit(self.draft(result))
         return result
@@ -136,6 +138,8 @@ class Call:
             except Exception as error:
                 if not self.is_signal(error):
                     await self.run.commit(self.draft(error=error))
+                elif self.at_most_once and isinstance(error, self.run.runner.signals):
+                    await self.run.commit(effects.paused(self))
                 raise
             await self.run.commit(self.draft(result))
         return result
