@@ -141,25 +141,19 @@ def three_turns(world: World) -> Scenario:
 
 @scenario
 def two_sessions(world: World) -> Scenario:
-    """Two conversations with one agent, side by side."""
+    """Two conversations with one agent, turn by turn."""
 
     def plan(replies: int, messages: Any) -> Any:
         return say(f"{len(messages)} messages, the first {text_of(messages[0])!r}")
 
-    def started(app: Any, **run: Any) -> Any:
-        first = app.start("ann", session_id="a", **run)
-        second = app.start("ben", session_id="b", run_id="r2")
-        third = app.start("and ann again", session_id="a", run_id="r3")
-        return [first.result(), second.result(), third.result()]
+    def started(text: str, session: str, run_id: str) -> Turn:
+        return Turn(run_id, lambda app, **run: str(app(text, session_id=session, **run)))
 
     def show(app: DurableAgent) -> Any:
         return [[text_of(message) for message in app.messages_of(session)] for session in ("a", "b")]
 
-    return Scenario(
-        runner=DurableAgent(agent_of(world, plan), "agent"),
-        turns=[Turn("r1", started, attaches=False)],
-        show=show,
-    )
+    turns = [started("ann", "a", "r1"), started("ben", "b", "r2"), started("and ann again", "a", "r3")]
+    return Scenario(runner=DurableAgent(agent_of(world, plan), "agent"), turns=turns, show=show)
 
 
 @scenario

@@ -246,9 +246,8 @@ class _Tool(_StandIn):
         native = self.real.stream(tool_use, invocation_state, **kwargs)
 
         def done() -> Any:
-            if kept and kept[-1][0] == "interrupt":
-                return None  # it has not finished: it runs again once it is answered
-            return {"events": kept, **traces.left()}
+            has_asked = bool(kept) and kept[-1][0] == "interrupt"  # it runs again once it is answered
+            return None if has_asked else {"events": kept, **traces.left()}
 
         async for event in play(call, traces.during(_listening(native, kept, self.codec)), done, _is_last):
             yield event

@@ -42,6 +42,8 @@ async def play(
                     except Exception as error:
                         if not call.is_signal(error):
                             await run.commit(call.draft(error=error))
+                        elif call.at_most_once:
+                            await run.commit(effects.paused(call))
                         raise
                     except (Stop, asyncio.CancelledError, GeneratorExit):
                         raise
@@ -54,6 +56,8 @@ async def play(
                     yield part
                 if (result := done()) is not None:
                     await run.commit(call.draft(result))
+                elif call.at_most_once:
+                    await run.commit(effects.paused(call))
             finally:
                 with inside(scope):
                     await body.aclose()
