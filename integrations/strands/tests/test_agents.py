@@ -15,6 +15,7 @@ from strands_kit import Scripted, agent_of, told
 
 import durable_agents
 from durable_agents import runs
+from durable_agents._core.engine import RUNNERS
 from durable_agents.errors import ConfigurationError, NotRecoverable, NotSupported, RunCancelled
 from durable_agents.strands import DurableAgent
 
@@ -268,14 +269,34 @@ def test_other_things_that_are_refused(name: str) -> None:
         runs.get("r1").fork(before="1/tool:charge:charge-0")
 
 
-def test_another_agent_leaves_the_run_alone(name: str, engine: str) -> None:
-    """A run that began with other tools waits for the code that has them."""
+def test_a_run_waits_for_the_tools_it_began_with(name: str, engine: str) -> None:
     charged: list[int] = []
+
+    @tool
+    def mail(to: str) -> str:
+        """Send a mail."""
+        return "sent"
+
+    def begin(*tools: Any) -> DurableAgent:
+        RUNNERS.pop(f"strands.{name}", None)
+        return DurableAgent(agent_of(charging, charge_tool(charged), *tools), name)
+
     app = DurableAgent(agent_of(charging, charge_tool(charged, Killed())), name)
     assert app.durable.code == {"agents": {"agent": {"name": "Strands Agents", "tools": ["charge"]}}}
     with pytest.raises(Killed):
         app("please", run_id="r1")
     durable_agents.shutdown()
+    begin(mail)
+    durable_agents.launch(engine, heartbeat=0.05, grace=0.2, poll=0.05)
+    deadline = time.monotonic() + 20
+    while runs.get("r1").blocked is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert "mail" in str(runs.get("r1").blocked)
+    durable_agents.shutdown()
+    begin()
+    durable_agents.launch(engine, heartbeat=0.05, grace=0.2, poll=0.05)
+    assert str(runs.get("r1").result(timeout=20)).strip() == "done after 3 messages"
+    assert charged == [1, 1]
 
 
 def test_no_network_is_tried(name: str, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:

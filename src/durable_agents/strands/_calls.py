@@ -20,7 +20,7 @@ from strands.middleware import ExecuteToolStage, InvokeModelStage
 from .._core import Call, Codec, Execution, Scope, begin, effects, failure, inside
 from .._core.context import escape
 from .._core.errors import EncodingError
-from ._places import InRun, Place, find
+from ._places import Active, InRun, Place, find
 from ._played import play
 from ._private import (
     AgentAsTool,
@@ -81,9 +81,9 @@ async def _model(
         async for event in native(context):
             yield event
         return
-    run, place, codec = found
+    run, place, active = found
     InRun.of(run).check(run)
-    model = _Model(context, codec, place.next_turn())
+    model = _Model(context, active.codec, place.next_turn())
     async for event in native(context.replace(model=model)):
         if isinstance(event, ModelStopReason):
             await model.stopped(event)
@@ -167,13 +167,13 @@ async def _tool(
         async for event in native(context):
             yield event
         return
-    run, place, codec = found
+    run, place, active = found
     InRun.of(run).check(run)
     standing_in: _StandIn
-    if isinstance(tool, AgentAsTool) and find_active(run, tool.agent, codec):
+    if isinstance(tool, AgentAsTool) and find_active(run, tool.agent, active):
         standing_in = _Agent(tool, _scope_of(place, context.tool_use))
     else:
-        standing_in = _Tool(context, codec, place)
+        standing_in = _Tool(context, active, place)
     async for event in native(context.replace(tool=standing_in)):
         yield event
 
@@ -185,12 +185,12 @@ def _acts_in_memory(run: Execution, context: Any) -> bool:
     return context.tool_use["name"] == _HANDOFF and id(context.agent) in InRun.of(run).handing_off
 
 
-def find_active(run: Execution, agent: Any, codec: Codec) -> bool:
+def find_active(run: Execution, agent: Any, above: Active) -> bool:
     """Whether the agent behind a tool is durable in this run; one that became a tool meanwhile is from now on."""
     if not isinstance(agent, Agent):
         return False
     install(agent)
-    InRun.of(run).active.setdefault(id(agent), ("", codec))
+    InRun.of(run).active.setdefault(id(agent), Active("", above.codec, above.at_most_once))
     return True
 
 
@@ -226,9 +226,9 @@ class _Agent(_StandIn):
 class _Tool(_StandIn):
     """A tool whose stream is a step."""
 
-    def __init__(self, context: Any, codec: Codec, place: Place) -> None:
+    def __init__(self, context: Any, active: Active, place: Place) -> None:
         super().__init__(context.tool)
-        self.__dict__.update(context=context, codec=codec, place=place)
+        self.__dict__.update(context=context, active=active, codec=active.codec, place=place)
 
     async def stream(self, tool_use: Any, invocation_state: Any, **kwargs: Any) -> AsyncIterator[Any]:
         call = self._call(tool_use, invocation_state)
@@ -260,7 +260,13 @@ class _Tool(_StandIn):
         attempt = self.place.turn.count(f"try of {name}:{key}") if key else 1
         with inside(self.place.turn):
             call = begin(
-                "tool", name, key=key, input=described(tool_use["input"]), codec=self.codec, attempt=attempt
+                "tool",
+                name,
+                key=key,
+                input=described(tool_use["input"]),
+                codec=self.codec,
+                attempt=attempt,
+                effect="at_most_once" if name in self.active.at_most_once else "at_least_once",
             )
         if call is None:
             raise RuntimeError("a durable tool was called outside of its run")

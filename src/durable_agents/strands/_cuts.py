@@ -87,7 +87,7 @@ def _durable_summary(self: Any, messages: Any, agent: Any) -> Any:
     found = find(agent)
     if found is None:
         return _generate_summary(self, messages, agent)
-    _, place, codec = found
+    _, place, active = found
     name = model_id(agent.aux_model)
 
     def ask() -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _durable_summary(self: Any, messages: Any, agent: Any) -> Any:
 
     with inside(place.turn):
         call = begin(
-            "model", name, key="summary", input=described(_without_ids(messages)), codec=codec,
+            "model", name, key="summary", input=described(_without_ids(messages)), codec=active.codec,
             usage=lambda kept: usage_of(name, kept["usage"]),
         )  # fmt: skip
         return call.do(ask)["message"] if call is not None else ask()["message"]

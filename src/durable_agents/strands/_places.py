@@ -30,20 +30,34 @@ class Place:
         return self.turn
 
 
+@dataclass(frozen=True, slots=True)
+class Active:
+    """An agent that is durable in a run, and what its runner says about it.
+
+    Args:
+        name: what its steps live under, below the scope it is called in.
+        at_most_once: names of tools.
+    """
+
+    name: str
+    codec: Codec
+    at_most_once: frozenset[str]
+
+
 @dataclass(slots=True)
 class InRun:
     """What this integration keeps of one run in this process.
 
     Args:
         counts: scope → model calls made under it.
-        active: id of an agent → its name below the scope, and the codec of its runner.
+        active: by the id of the agent.
         groups: ids of the graphs and swarms.
         handing_off: ids of the agents of swarms.
         killed: an exception that ends the run where it stands, and that Strands would swallow.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
-    active: dict[int, tuple[str, Codec]] = field(default_factory=dict)
+    active: dict[int, Active] = field(default_factory=dict)
     places: dict[tuple[str, int], Place] = field(default_factory=dict)
     groups: set[int] = field(default_factory=set)
     handing_off: set[int] = field(default_factory=set)
@@ -65,7 +79,7 @@ def _numbered(scope: Scope, number: int) -> Scope:
     return Scope(scope.child(part), scope.child_key(part), in_step=scope.in_step, events=scope.events)
 
 
-def find(agent: Any) -> tuple[Execution, Place, Codec] | None:
+def find(agent: Any) -> tuple[Execution, Place, Active] | None:
     """The run and the place the calling code of this agent belongs to; None when it is not durable here."""
     run = RUN.get()
     if run is None or not isinstance(agent, Agent):
@@ -73,14 +87,14 @@ def find(agent: Any) -> tuple[Execution, Place, Codec] | None:
     mine = InRun.of(run)
     if id(agent) not in mine.active:
         return None
-    name, codec = mine.active[id(agent)]
+    active = mine.active[id(agent)]
     above = SCOPE.get() or run.top
     key = (above.path, id(agent))
     if key not in mine.places:
         scope = above
-        if name:
+        if name := active.name:
             scope = Scope(
                 above.child(name), above.child_key(name), in_step=above.in_step, events=above.events
             )
         mine.places[key] = Place(scope, mine, _numbered(scope, mine.counts.get(scope.path, 0)))
-    return run, mine.places[key], codec
+    return run, mine.places[key], active

@@ -7,6 +7,7 @@ from typing import Any
 from .._core import Call, effects, inside
 from .._core.errors import Stop
 from ._places import InRun
+from ._private import InterruptException
 
 
 async def play(
@@ -40,7 +41,7 @@ async def play(
                     except StopAsyncIteration:
                         break
                     except Exception as error:
-                        if not call.is_signal(error):
+                        if not (call.is_signal(error) or isinstance(error, InterruptException)):
                             await run.commit(call.draft(error=error))
                         elif call.at_most_once:
                             await run.commit(effects.paused(call))

@@ -12,7 +12,7 @@ from strands import Agent
 from strands._async import run_async
 from strands.agent import agent as _agent_module
 from strands.agent._agent_as_tool import _AgentAsTool as AgentAsTool
-from strands.agent._concurrency import _ConcurrencyController
+from strands.agent._concurrency import _ConcurrencyController as ConcurrencyController
 from strands.agent.conversation_manager import SummarizingConversationManager
 from strands.agent.conversation_manager import summarizing_conversation_manager as summarizing
 from strands.event_loop import _retry
@@ -39,6 +39,7 @@ __all__ = [
     "SNAPSHOT_SCHEMA_VERSION",
     "AgentAsTool",
     "AgentInvocation",
+    "ConcurrencyController",
     "EventLoopCycleMetric",
     "EventLoopMetrics",
     "Graph",
@@ -78,8 +79,8 @@ _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
         "idempotency_token", "limits", "cancel_signal", "kwargs")),
     "_AgentAsTool.stream": (AgentAsTool.stream, ("self", "tool_use", "invocation_state", "kwargs")),
     "_AgentAsTool.agent": (vars(AgentAsTool)["agent"].fget, ("self",)),
-    "_ConcurrencyController.try_acquire_lock": (_ConcurrencyController.try_acquire_lock, ("self",)),
-    "_ConcurrencyController.release_lock": (_ConcurrencyController.release_lock, ("self",)),
+    "_ConcurrencyController.try_acquire_lock": (ConcurrencyController.try_acquire_lock, ("self",)),
+    "_ConcurrencyController.release_lock": (ConcurrencyController.release_lock, ("self",)),
     "_InterruptState.from_dict": (InterruptState.from_dict, ("data",)),
     "_InterruptState.to_dict": (InterruptState.to_dict, ("self",)),
     "Graph._find_newly_ready_nodes": (Graph._find_newly_ready_nodes, ("self", "completed_batch")),

@@ -11,7 +11,7 @@ from .._core import RUN, SCOPE, Execution, Pause, Question, Request, Runner, Sto
 from .._core.codec import type_name
 from .._core.errors import ConfigurationError, NotSupported
 from ._calls import install
-from ._places import InRun
+from ._places import Active, InRun
 from ._private import InterruptException, run_async
 from ._sessions import Conversation, Session
 from ._shape import Shape, check_agent, default_session
@@ -108,7 +108,7 @@ class StrandsRunner(Runner):
             base = await self._base(session)
             prompt = self.codec.decode(execution.input["prompt"])
         check = lambda: mine.check(execution)  # noqa: E731
-        async with alone(self.shape.parts(), check):
+        async with alone(execution, self.shape.parts(), check):
             known = await asyncio.to_thread(session.read, base)
             with borrowed(self.shape, execution.muted):
                 write(self.shape, self.codec, known)
@@ -144,7 +144,7 @@ class StrandsRunner(Runner):
         mine, shape = InRun.of(run), self.shape
         for member in shape.agents.values():
             check_agent(member.agent)
-            mine.active[id(member.agent)] = (member.name, self.codec)
+            mine.active[id(member.agent)] = Active(member.name, self.codec, self.at_most_once)
         groups, handing_off = {id(group) for group in shape.groups.values()}, shape.handing_off()
         mine.groups |= groups
         mine.handing_off |= handing_off
@@ -241,7 +241,7 @@ class StrandsRunner(Runner):
             )
         live: Live = request.live
         with scope.lent():
-            async with alone(self.shape.parts(), lambda: mine.check(run)):
+            async with alone(run, self.shape.parts(), lambda: mine.check(run)):
                 with borrowed(self.shape, run.muted):
                     write(self.shape, self.codec, self.initial)
                     keywords = {name: value for name, value in live.keywords.items() if value is not None}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._core import Statement, Store, dumps
+from .._core.errors import NotRecoverable
 from . import _tables
 
 
@@ -55,6 +56,10 @@ class Session:
             chain = [number]
             while chain[-1] in bodies and (above := bodies[chain[-1]][0]):
                 chain.append(above)
+            if chain[-1] not in bodies:
+                raise NotRecoverable(
+                    f"conversation {chain[-1]} of the session {self.name!r} of {self.space!r} is gone: it was deleted"
+                )
             for each in reversed(chain):
                 parent, body = bodies[each]
                 found[each] = _decode(json.loads(body), found[parent])

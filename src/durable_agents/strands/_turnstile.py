@@ -11,6 +11,9 @@ from weakref import WeakKeyDictionary
 
 from strands import Agent
 
+from .._core import RUN, Execution
+from ._private import ConcurrencyController
+
 _LOOK_SECONDS = 0.05
 _POLL_SECONDS = 0.01
 
@@ -67,25 +70,40 @@ def _of(part: Any) -> Turnstile:
 
 
 @asynccontextmanager
-async def alone(parts: Iterable[Any], check: Callable[[], None]) -> AsyncIterator[None]:
-    """No other durable run uses these agents and graphs inside, and no other caller is using them at its beginning."""
+async def alone(run: Execution, parts: Iterable[Any], check: Callable[[], None]) -> AsyncIterator[None]:
+    """Inside, these agents and graphs are used by nobody but this run, which waits for those who came before.
+
+    Agents are locked for others as Strands does it: a call that is none of the run's raises `ConcurrencyException`.
+    """
     entered: list[Turnstile] = []
+    locked: list[tuple[Agent, Any]] = []
     try:
         for part in sorted(parts, key=id):  # everybody in one order, so that no two wait for each other
             turnstile = _of(part)
             await turnstile.enter(check)
             entered.append(turnstile)
             if isinstance(part, Agent):
-                await _idle(part, check)
+                native = part._concurrency
+                while not native.try_acquire_lock():
+                    check()
+                    await asyncio.sleep(_POLL_SECONDS)
+                part._concurrency = _Lock(native, run)  # type: ignore[assignment]
+                locked.append((part, native))
         yield
     finally:
+        for agent, native in locked:
+            agent._concurrency = native
+            native.release_lock()
         for turnstile in reversed(entered):
             turnstile.leave()
 
 
-async def _idle(agent: Agent, check: Callable[[], None]) -> None:
-    """Wait until nobody talks to the agent without its runner."""
-    while not agent._concurrency.try_acquire_lock():
-        check()
-        await asyncio.sleep(_POLL_SECONDS)
-    agent._concurrency.release_lock()
+class _Lock:
+    """An agent's lock while a run holds it: the run's own calls have one among themselves."""
+
+    def __init__(self, native: Any, run: Execution) -> None:
+        self._native, self._run = native, run
+        self._inner = ConcurrencyController(native.mode)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner if RUN.get() is self._run else self._native, name)
