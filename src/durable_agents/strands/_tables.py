@@ -13,10 +13,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 HEAD = "SELECT max(number) FROM strands_conversation WHERE space = ? AND session = ? AND done = 1"
 LAST = "SELECT max(number) FROM strands_conversation WHERE space = ? AND session = ?"
-READ = (
+READ = "SELECT number, parent, body FROM strands_conversation WHERE space = ? AND session = ? AND number <= ?"
+READ_NEWEST = (
     "SELECT number, parent, body FROM strands_conversation"
-    " WHERE space = ? AND session = ? AND number <= ? ORDER BY number"
+    " WHERE space = ? AND session = ? AND number <= ? AND number >= (SELECT coalesce(max(number), 0)"
+    " FROM strands_conversation WHERE space = ? AND session = ? AND number <= ? AND parent = 0)"
 )
+"""From the newest one on that is stored whole."""
 WRITE = (
     "INSERT INTO strands_conversation (space, session, number, parent, done, run, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (space, session, number) DO UPDATE SET parent = excluded.parent, done = excluded.done,"
