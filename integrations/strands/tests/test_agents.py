@@ -15,7 +15,9 @@ from strands_kit import Scripted, agent_of, told
 
 import durable_agents
 from durable_agents import runs
+from durable_agents._core import engine as engines
 from durable_agents._core.engine import RUNNERS
+from durable_agents._core.rebuild import rebuild
 from durable_agents.errors import ConfigurationError, NotRecoverable, NotSupported, RunCancelled
 from durable_agents.strands import DurableAgent
 
@@ -239,6 +241,8 @@ def test_a_native_stop_in_the_middle_of_a_stream_is_recorded(name: str) -> None:
     assert result.message["content"] == [{"text": "enough"}]
     assert runs.get("r1").status == "succeeded"
     assert [step.path for step in runs.get("r1").steps()][-1] == "1/model:scripted"
+    replayed = rebuild(engines.current(), app.durable, "r1", 0)
+    assert (replayed.stop_reason, replayed.message["content"]) == ("cancelled", [{"text": "enough"}])
 
 
 @pytest.mark.parametrize(

@@ -238,3 +238,42 @@ def test_what_is_refused(name: str, engine: str) -> None:
     agent = DurableAgent(agent_of(lambda n, _: "x"), f"{name}-agent")
     with pytest.raises(NotSupported, match="structured_output_model"):
         agent.structured_output(dict)
+
+
+def test_a_node_that_is_visited_again_keeps_its_place(name: str, engine: str) -> None:
+    def graph() -> Any:
+        builder = GraphBuilder()
+        for node in ("z", "a", "last"):
+            builder.add_node(agent_of(lambda n, messages: f"{len(messages)} messages", name=node), node)
+        builder.add_edge("z", "a")
+        builder.add_edge("a", "z", condition=lambda state: len(state.execution_order) < 4)
+        builder.add_edge("z", "last", condition=lambda state: len(state.execution_order) > 2)
+        builder.set_entry_point("z")
+        builder.set_max_node_executions(10)
+        return builder.build()
+
+    native = graph()("task")
+    durable = DurableMultiAgent(graph(), name)("task", run_id="r")
+    for result in (durable, runs.get("r").result()):
+        assert list(result.results) == list(native.results)
+        assert sorted(node.node_id for node in result.execution_order) == sorted(
+            node.node_id for node in native.execution_order
+        )
+
+
+def test_an_error_of_a_node_keeps_its_type(name: str, engine: str) -> None:
+    def plan(replies: int, messages: Any) -> str:
+        raise ConnectionError("overloaded")
+
+    builder = GraphBuilder()
+    builder.add_node(agent_of(plan, name="broken"), "broken")
+    builder.set_max_node_executions(10)
+    app = DurableMultiAgent(builder.build(), name)
+    with pytest.raises(ConnectionError, match="overloaded"):
+        app("task", run_id="r")
+    relaunch(engine)
+    run = runs.get("r")
+    assert run.status == "failed"
+    assert isinstance(run.error, ConnectionError)
+    with pytest.raises(ConnectionError, match="overloaded"):
+        app("task", run_id="r")

@@ -114,14 +114,15 @@ class _Model(_StandIn):
         self.step = call
         if (record := call.recorded()) is not None:
             self.heard = heard = call.value_of(record)
-            for chunk in heard["chunks"]:
-                yield copy.deepcopy(chunk)
-            if "cancelled" in heard:
-                self.agent.cancel(message=heard["cancelled"])
+            for number, chunk in enumerate([*heard["chunks"], None]):
+                if number == heard.get("cancelled_at"):
+                    self.agent.cancel(message=heard["cancelled"])
+                if chunk is not None:
+                    yield copy.deepcopy(chunk)
         else:
             self.heard = heard = {"chunks": [], "usage": None, "first": None, "state": None}
             chunks = self.real.stream(*args, model_state=model_state, **kwargs)
-            self.parts = play(call, self._listening(chunks, model_state), lambda: heard)
+            self.parts = play(call, self._listening(chunks, model_state), self._heard_all)
             async for chunk in self.parts:
                 yield chunk
         if model_state is not None and heard["state"] is not None:
@@ -140,6 +141,17 @@ class _Model(_StandIn):
             yield chunk
         heard["state"] = copy.deepcopy(model_state)
 
+    def _heard_all(self) -> Any:
+        """The stream has come to its end; natively one without a stop was aborted by the provider, when cancelled."""
+        if self.agent.cancel_signal.is_set() and not any(
+            "messageStop" in chunk for chunk in self.heard["chunks"]
+        ):
+            self._note_cancellation(len(self.heard["chunks"]))
+        return self.heard
+
+    def _note_cancellation(self, number: int) -> None:
+        self.heard.update(cancelled_at=number, cancelled=self.agent._cancel_message)
+
     async def stopped(self, event: Any) -> None:
         """The native end of the call: times are those of the first time; a native cancellation is recorded."""
         heard = self.heard
@@ -151,7 +163,7 @@ class _Model(_StandIn):
             metrics["timeToFirstByteMs"] = heard["first"]
         if event.stop_reason == "cancelled" and self.parts is not None and self.step.recorded() is None:
             await self.parts.aclose()
-            heard["cancelled"] = self.agent._cancel_message
+            self._note_cancellation(len(heard["chunks"]) - 1)  # noticed with a chunk that nobody has seen
             await self.step.run.commit(self.step.draft(heard))
 
 

@@ -59,27 +59,25 @@ def _ready_in_order(self: Any, completed_batch: Any) -> Any:
         return _find_newly_ready_nodes(self, completed_batch)
     InRun.of(run).check(run)
     rank = {node_id: number for number, node_id in enumerate(self.nodes)}
-    in_order(self, completed_batch, rank)
+    _put_in_order(
+        self.state, {node.node_id for node in completed_batch}, rank, InRun.of(run).groups[id(self)]
+    )
     return sorted(_find_newly_ready_nodes(self, completed_batch), key=lambda node: rank[node.node_id])
 
 
-def in_order(graph: Any, batch: Any, rank: dict[str, int]) -> None:
-    """Put what the last batch of a graph left behind into the order of its nodes."""
-    state = graph.state
-    done = {node.node_id for node in batch}
+def _put_in_order(state: Any, batch: set[str], rank: dict[str, int], order: list[str]) -> None:
+    """Put what the last batch of a graph left behind into the order of the graph's nodes.
+
+    Args:
+        order: the nodes in the order of their first results so far.
+    """
+    done = state.execution_order
     count = 0
-    while (
-        count < len(state.execution_order)
-        and state.execution_order[-1 - count].node_id in done
-        and count < len(done)
-    ):
+    while count < min(len(done), len(batch)) and done[-1 - count].node_id in batch:
         count += 1
-    if count:
-        state.execution_order[-count:] = sorted(
-            state.execution_order[-count:], key=lambda node: rank[node.node_id]
-        )
-    fresh = sorted((node_id for node_id in state.results if node_id in done), key=rank.__getitem__)
-    for node_id in fresh:
+    done[len(done) - count :] = sorted(done[len(done) - count :], key=lambda node: rank[node.node_id])
+    order += sorted(batch & state.results.keys() - set(order), key=rank.__getitem__)
+    for node_id in [each for each in order if each in state.results]:
         state.results[node_id] = state.results.pop(node_id)
 
 

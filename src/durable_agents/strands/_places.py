@@ -51,7 +51,7 @@ class InRun:
     Args:
         counts: scope → model calls made under it.
         active: by the id of the agent.
-        groups: ids of the graphs and swarms.
+        groups: by the id of the graph or swarm, its nodes in the order of their first results.
         handing_off: ids of the agents of swarms.
         killed: an exception that ends the run where it stands, and that Strands would swallow.
     """
@@ -59,7 +59,7 @@ class InRun:
     counts: dict[str, int] = field(default_factory=dict)
     active: dict[int, Active] = field(default_factory=dict)
     places: dict[tuple[str, int], Place] = field(default_factory=dict)
-    groups: set[int] = field(default_factory=set)
+    groups: dict[int, list[str]] = field(default_factory=dict)
     handing_off: set[int] = field(default_factory=set)
     killed: BaseException | None = None
 

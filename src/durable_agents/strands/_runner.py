@@ -145,7 +145,8 @@ class StrandsRunner(Runner):
         for member in shape.agents.values():
             check_agent(member.agent)
             mine.active[id(member.agent)] = Active(member.name, self.codec, self.at_most_once)
-        groups, handing_off = {id(group) for group in shape.groups.values()}, shape.handing_off()
+        groups = {id(group): list(group.state.results) for group in shape.groups.values()}
+        handing_off = shape.handing_off()
         mine.groups |= groups
         mine.handing_off |= handing_off
         events = self.target.stream_async(prompt, **keywords)
@@ -156,7 +157,8 @@ class StrandsRunner(Runner):
             await events.aclose()
             for member in shape.agents.values():
                 mine.active.pop(id(member.agent), None)
-            mine.groups -= groups
+            for group in groups:
+                mine.groups.pop(group, None)
             mine.handing_off -= handing_off
 
     @staticmethod
