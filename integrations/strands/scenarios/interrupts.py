@@ -6,7 +6,6 @@ from strands import ToolContext, tool
 from strands.hooks import BeforeToolCallEvent
 
 from crashmatrix import Scenario, Turn, World, scenario
-from durable_agents.strands import DurableAgent
 
 from .kit import agent_of, answer, invoke, respond, say, text_of, told, tools_of, wants
 
@@ -111,21 +110,3 @@ def queued_and_answered(world: World) -> Scenario:
         "r1", lambda app, **run: app.start("please", **run).id, native=lambda app: (app("please"), "r1")[1]
     )
     return told(agent, turn, answer("yes"))
-
-
-@scenario
-def asks_at_most_once(world: World) -> Scenario:
-    """A tool that runs at most once asks by itself: that is no unknown outcome."""
-    agent = agent_of(world, _ask_and_charge, [asking_tool(world), *tools_of(world)])
-    runner = DurableAgent(agent, "agent", at_most_once={"ask"})
-
-    def settle(about: dict[str, Any]) -> Any:
-        happened = any("is answered" in effect.name for effect in world.effects())
-        return {"result": "ship yes"} if happened else "run again"
-
-    return Scenario(
-        runner=runner,
-        turns=[Turn("r1", lambda app, **run: app.start("please", **run).id), answer("yes")],
-        settle=settle,
-        once=["ship is answered yes"],
-    )

@@ -18,7 +18,7 @@ from durable_agents import runs
 from durable_agents._core import engine as engines
 from durable_agents._core.engine import RUNNERS
 from durable_agents._core.rebuild import rebuild
-from durable_agents.errors import ConfigurationError, NotRecoverable, NotSupported, RunCancelled
+from durable_agents.errors import ConfigurationError, NotRecoverable, NotSupported, RunCancelled, RunWaiting
 from durable_agents.strands import DurableAgent
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -193,6 +193,40 @@ def test_a_waiting_conversation_takes_nothing_else(name: str) -> None:
         runs.get("r1").result()
     assert app.messages == []
     assert app("something else", run_id="r4").stop_reason == "interrupt"
+
+
+def test_a_tool_that_runs_at_most_once_may_ask(name: str) -> None:
+    """Its question is no unknown outcome; a death after the answer is."""
+    begun: list[str] = []
+    dies = [Killed()]
+
+    @tool(context=True)
+    def charge(amount: int, tool_context: ToolContext) -> str:
+        """Charge an amount."""
+        begun.append(str(durable_agents.idempotency_key()))
+        said = tool_context.interrupt("sure")
+        if dies:
+            raise dies.pop()
+        return f"charged {said}"
+
+    def plan(replies: int, messages: Any) -> Any:
+        if replies == 0:
+            return [("charge", {"amount": 1})]
+        return str(messages[-1]["content"][0]["toolResult"]["content"][0]["text"])
+
+    app = DurableAgent(agent_of(plan, charge), name, at_most_once={"charge"})
+    paused = app("please", run_id="r1")
+    assert paused.stop_reason == "interrupt"
+    responses = [{"interruptResponse": {"interruptId": paused.interrupts[0].id, "response": "yes"}}]
+    with pytest.raises(Killed):
+        app(responses)
+    with pytest.raises(RunWaiting, match="outcome:"):
+        app(responses, run_id="r1")
+    assert len(begun) == 2
+    runs.get("r1").answer("run again")
+    assert str(runs.get("r1").result(timeout=20)).strip() == "charged yes"
+    assert len(begun) == 3
+    assert len(set(begun)) == 1, "one idempotency key, before and after the answer"
 
 
 def test_responses_without_a_waiting_run(name: str) -> None:
