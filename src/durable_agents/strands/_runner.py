@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -86,9 +87,8 @@ class StrandsRunner(Runner):
             return await self.adrive(execution)
 
     async def adrive(self, execution: Execution) -> Any:
-        result = None
-        async for event in self.events(execution):
-            result = event.get("result", result) if isinstance(event, dict) else result
+        async for _ in self.events(execution):
+            pass
         return self.outcome(execution)
 
     def outcome(self, execution: Execution) -> Any:
@@ -107,8 +107,7 @@ class StrandsRunner(Runner):
         else:
             base = await self._base(session)
             prompt = self.codec.decode(execution.input["prompt"])
-        check = lambda: mine.check(execution)  # noqa: E731
-        async with alone(execution, self.shape.parts(), check):
+        async with alone(execution, self.shape.parts(), partial(mine.check, execution)):
             known = await asyncio.to_thread(session.read, base)
             with borrowed(self.shape, execution.muted):
                 write(self.shape, self.codec, known)
@@ -243,13 +242,16 @@ class StrandsRunner(Runner):
             )
         live: Live = request.live
         with scope.lent():
-            async with alone(run, self.shape.parts(), lambda: mine.check(run)):
+            async with alone(run, self.shape.parts(), partial(mine.check, run)):
                 with borrowed(self.shape, run.muted):
                     write(self.shape, self.codec, self.initial)
                     keywords = {name: value for name, value in live.keywords.items() if value is not None}
                     events = self._native(run, self.codec.decode(request.input["prompt"]), keywords)
-                    async for event in events:
-                        yield event
+                    try:
+                        async for event in events:
+                            yield event
+                    finally:
+                        await events.aclose()
 
     # -- results
 
