@@ -182,6 +182,48 @@ def test_an_error_of_the_tool_itself_is_an_outcome(agent: Agent, launched: str) 
         runner.run(run_id="r")
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_tool_that_asks_somebody_itself_was_not_cut_off(
+    agent: Agent, launched: str, is_async: bool
+) -> None:
+    """The framework's own question ends the tool, which runs again with the answer."""
+    begun: list[str] = []
+
+    def charge() -> str:
+        begun.append("charge")
+        if len(begun) == 1:
+            raise Steer
+        if len(begun) == 2:
+            raise Cut
+        return "charged"
+
+    async def acharge() -> str:
+        return charge()
+
+    async def abody(_: None) -> str:
+        return await astep("tool", "charge", acharge)
+
+    def body(_: None) -> str:
+        return step("tool", "charge", charge)
+
+    runner = agent(abody if is_async else body, at_most_once={"charge"})
+
+    def run() -> Any:
+        return asyncio.run(runner.arun(run_id="r")) if is_async else runner.run(run_id="r")
+
+    with pytest.raises(Steer):
+        run()
+    runs.get("r").resume()
+    with pytest.raises((Cut, RunWaiting)):  # driven here, or by this process's own worker
+        run()
+    with pytest.raises(RunWaiting):
+        run()
+    assert begun == ["charge"] * 2, "asked once by itself, then cut off"
+    assert list(runs.get("r").questions) == ["outcome:tool:charge"]
+    runs.get("r").answer("run again")
+    assert runs.get("r").result(timeout=20) == "charged"
+
+
 def test_two_tools_that_were_cut_off_at_once_are_asked_about_together(agent: Agent, launched: str) -> None:
     begun: list[str] = []
 

@@ -88,7 +88,7 @@ def _mark_path(call: "Call", what: str, number: int) -> str:
 
 
 def _starts(call: "Call") -> list[Record]:
-    """The records of the starts of this tool, none of which it survived."""
+    """The records of the starts of this tool."""
     found: list[Record] = []
     while (record := call.run.journal.known.get(_mark_path(call, "started", len(found) + 1))) is not None:
         found.append(record)
