@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .codec import dumps
 from .errors import ConfigurationError, RecordedError
 from .pause import OUTCOME
-from .record import MARK, RETRY, Draft, Record, utc
+from .record import ANSWER, MARK, RETRY, Draft, Record, utc
 
 if TYPE_CHECKING:
     from .step import Call
@@ -43,17 +43,31 @@ def settled(call: "Call") -> Draft | None:
     """
     if not call.at_most_once or not (started := _starts(call)):
         return None
-    if _mark_path(call, "paused", len(started)) in call.run.journal.known:
+    known = call.run.journal.known
+    cut_off = [n for n in range(1, len(started) + 1) if _mark_path(call, "paused", n) not in known]
+    if len(started) not in cut_off:
         return None
-    # An answer that a retry takes back is asked for again.
-    number = len(started) + len(call.run.journal.records(RETRY))
-    question = OUTCOME + call.path + (f"@{number}" if number > 1 else "")
+    question = _question(call, len(cut_off))
     answer = call.run.wait({question: _asked(call, started[-1])})[question]
     if answer == RUN_AGAIN:
         return None
     if "error" in answer:
         return call.draft(error=RecordedError("UnknownOutcome", answer["error"]))
     return call.draft(answer["result"])
+
+
+def _question(call: "Call", number: int) -> str:
+    """The id of the question. What was answered before the run failed and was resumed is asked anew, under another."""
+    asked: set[str] = set()
+    stale: set[str] = set()
+    for record in list(call.run.journal.known.values()):
+        if record.kind == ANSWER:
+            asked.update(record.value())
+        elif record.kind == RETRY:
+            stale = set(asked)
+    while (question := OUTCOME + call.path + (f"@{number}" if number > 1 else "")) in stale:
+        number += 1
+    return question
 
 
 def check_answer(question: str, value: Any) -> None:
