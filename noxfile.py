@@ -50,8 +50,8 @@ nox.options.sessions = ["core", "tests"]
 
 STARTED = float(os.environ.get("NOXFILE_STARTED", time.time()))
 PROJECT = nox.project.load_toml("pyproject.toml")
-FRAMEWORKS = ["langgraph"]
-CRASH_POINTS = 400  # the fixed part of the crash matrix, over all frameworks
+FRAMEWORKS = ["langgraph", "openai_agents", "adk", "strands"]
+CRASH_POINTS = 1000  # the fixed part of the crash matrix, over all frameworks
 
 
 def install(session: nox.Session, environment: str, *extras: str, groups: list[str]) -> None:
@@ -112,9 +112,10 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
-def crash(session: nox.Session) -> None:
+@nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
+def crash(session: nox.Session, framework: str) -> None:
     """The whole crash matrix: every boundary of every scenario; a kill and a restart, a takeover, a freeze."""
-    install_framework(session, "langgraph", "test")
+    install_framework(session, framework, "test")
     session.run("python", "-m", "crashmatrix", "--all", *session.posargs, env={"PYTHONPATH": "tests"})
 
 

@@ -1,17 +1,17 @@
 """Strands keeps the contract of all integrations."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 from strands import Agent, ToolContext, tool
 from strands.agent.agent_result import AgentResult
 from strands.models.model import Model
 
 from contract import Contract, Framework, Tool
-from durable_agents import Run, _pick
+from durable_agents import Run
 from durable_agents.strands import DurableAgent
 
 
@@ -96,8 +96,6 @@ class Strands(Framework):
         return runner([{"interruptResponse": response}], session_id=thread)
 
     def stream(self, agent: Any, text: str, **run: Any) -> list[str]:
-        import asyncio
-
         async def heard() -> list[str]:
             return [
                 str(event.get("data") or sorted(event)) async for event in agent.stream_async(text, **run)
@@ -108,8 +106,3 @@ class Strands(Framework):
 
 class TestContract(Contract):
     framework = Strands()
-
-    def test_durable_picks_the_runner(self) -> None:
-        if "strands" not in _pick._SUPPORTED:
-            pytest.skip("durable() does not know Strands yet")
-        super().test_durable_picks_the_runner()
