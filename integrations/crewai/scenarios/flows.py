@@ -13,9 +13,10 @@ from .kit import Model, agent, charging, crew, final, kickoff, of_flow, task, tw
 
 
 class Quiet(Flow[dict[str, Any]]):
-    """Without the panels that tell of each method."""
+    """Without the panels that tell of each method, and without memory, whose vector database does not survive a fork."""
 
     suppress_flow_events: bool = True
+    _skip_auto_memory: bool = True
 
 
 @scenario
@@ -47,6 +48,7 @@ def pydantic_state(world: World) -> Scenario:
 
     class Rounds(Flow[Order]):
         suppress_flow_events: bool = True
+        _skip_auto_memory: bool = True
 
         @start()
         def plan(self) -> str:
@@ -299,6 +301,8 @@ def ordered_methods(world: World) -> Scenario:
     """Methods one after the other, with events and hooks as ever: the order is the native one."""
 
     class Row(Flow[dict[str, Any]]):
+        _skip_auto_memory: bool = True
+
         @start()
         def a(self) -> str:
             world.effect("a")
