@@ -8,6 +8,6 @@ import os
 
 os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_TRACING_ENABLED="false", OTEL_SDK_DISABLED="true")
 
-from . import crews, flows, waits  # noqa: E402
+from . import crews, flows, waits
 
 __all__ = ["crews", "flows", "waits"]

@@ -80,7 +80,10 @@ def parallel_tasks(world: World) -> Crew:
         return act("charge", amount=amount) if done == 0 else final(f"charged {amount}")
 
     clerks = [agent(world, plan, [charging(world)], role=role) for role in ("ann", "bob", "joe")]
-    sides = [task(name, clerk, async_execution=True) for name, clerk in zip("left right".split(), clerks)]
+    sides = [
+        task(name, clerk, async_execution=True)
+        for name, clerk in zip(["left", "right"], clerks[:2], strict=True)
+    ]
     return crew(clerks, [*sides, task("join", clerks[2], context=sides)])
 
 

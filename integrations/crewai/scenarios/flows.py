@@ -13,7 +13,7 @@ from .kit import Model, agent, charging, crew, final, kickoff, of_flow, task, tw
 
 
 class Quiet(Flow[dict[str, Any]]):
-    """Without the panels that tell of each method, and without memory, whose vector database does not survive a fork."""
+    """Without the panels that tell of methods, and without memory: its vector database does not survive a fork."""
 
     suppress_flow_events: bool = True
     _skip_auto_memory: bool = True
@@ -137,9 +137,7 @@ def parallel_listeners(world: World) -> Scenario:
 
 @scenario
 def async_parallel_listeners(world: World) -> Scenario:
-    return of_flow(
-        world, _side_by_side(world), kickoff("kickoff_async"), is_async=True, show=_sorted_left
-    )
+    return of_flow(world, _side_by_side(world), kickoff("kickoff_async"), is_async=True, show=_sorted_left)
 
 
 @scenario
@@ -291,9 +289,7 @@ def mended_method(world: World) -> Scenario:
             world.effect("end")
             return f"{said} {self.state['log']}"
 
-    return of_flow(
-        world, Failing, kickoff("kickoff"), Retry("r1"), native=False, may_fail=True
-    )
+    return of_flow(world, Failing, kickoff("kickoff"), Retry("r1"), native=False, may_fail=True)
 
 
 @scenario

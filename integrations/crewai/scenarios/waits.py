@@ -169,9 +169,7 @@ def asking_method(world: World) -> Scenario:
             world.effect("end")
             return form
 
-    return of_flow(
-        world, Form, kickoff("kickoff"), Answer("r1", "ann"), Answer("r1", "rome"), native=False
-    )
+    return of_flow(world, Form, kickoff("kickoff"), Answer("r1", "ann"), Answer("r1", "rome"), native=False)
 
 
 @scenario

@@ -1,6 +1,7 @@
 """CrewAI keeps the contract of all integrations, with a crew and with a flow that kicks off a crew.
 
-A crew has no conversation and does not ask before it uses a tool: waits and threads are the flow's. Neither streams yet.
+A crew has no conversation, and does not ask before it uses a tool: waits and threads are the flow's. Neither streams
+yet.
 """
 
 import re

@@ -10,8 +10,8 @@ import os
 os.environ.setdefault("CREWAI_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("CREWAI_TRACING_ENABLED", "false")
 
-from . import _calls, _flow, _waits  # noqa: E402
-from ._durable import DurableCrew, DurableFlow  # noqa: E402
+from . import _calls, _flow, _waits
+from ._durable import DurableCrew, DurableFlow
 
 _calls.install()
 _flow.install()

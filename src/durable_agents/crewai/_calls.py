@@ -1,7 +1,7 @@
 """Model and tool calls as steps, and the scopes they live in.
 
-A model's `call` and `acall` are cut outside of CrewAI's own retries for rate limits, a tool's `run` and `invoke` outside
-of its argument checks and usage count. Delegation to a coworker is no step but a scope: the coworker's own calls are
+A model's `call` and `acall` are cut outside of CrewAI's own retries for rate limits, a tool's `run` and `invoke`
+outside of its argument checks and usage count. Delegation to a coworker is no step but a scope: the coworker's own calls are
 steps. Guardrails are steps that may be made of steps.
 
 Inside one agent's loop calls are known by their order: CrewAI runs the loop's methods one after the other, each in a
@@ -107,7 +107,7 @@ def _being(what: object) -> Iterator[None]:
 
 
 def segment_scope(segment: str, input: str) -> AbstractContextManager[Scope]:
-    """A scope under this segment. When other threads or tasks open it than the scope's own, its input tells it apart."""
+    """A scope under this segment. Where other threads or tasks open it than the scope's own, its input tells."""
     run, above = RUN.get(), SCOPE.get()
     if run is not None and above is not None and not above.is_ours:
         segment = f"{segment}:{run.digest(input)[:12]}"
@@ -161,7 +161,15 @@ def _model_call(llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call
     return _tried(call)
 
 
-_NAMES = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
+_NAMES = (
+    "messages",
+    "tools",
+    "callbacks",
+    "available_functions",
+    "from_task",
+    "from_agent",
+    "response_model",
+)
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -405,9 +413,9 @@ def _agent_loop(executor: Any, inputs: dict[str, Any]) -> Iterator[None]:
         with inside(again.scope), again:
             yield
         return
-    with segment_scope(f"agent:{escape(executor.agent.role.strip())}", text_of(inputs)) as opened:
-        with Lane(executor.agent, opened):
-            yield
+    segment = f"agent:{escape(executor.agent.role.strip())}"
+    with segment_scope(segment, text_of(inputs)) as opened, Lane(executor.agent, opened):
+        yield
 
 
 def _execute_todo(native: Any, self: Any, todo: Any, *args: Any, **kwargs: Any) -> Any:
@@ -438,7 +446,7 @@ async def _aexecute_core(native: Any, self: Any, agent: Any, context: Any, tools
 
 
 def _execute_task_async(native: Any, self: Any, agent: Any, context: Any, tools: Any, future: Any) -> None:
-    """Natively only an `Exception` reaches whoever waits for the task; our signals would leave them waiting for ever."""
+    """Natively only an `Exception` reaches whoever waits for the task; our signals would leave them waiting."""
     try:
         native(self, agent, context, tools, future)
     except BaseException as signal:

@@ -1,7 +1,7 @@
 """`DurableCrew` and `DurableFlow`: a crew or a flow whose runs finish, however often their process dies.
 
-Each run has a crew or flow of its own: `Crew.copy()`, as CrewAI itself does for `kickoff_for_each`, or a new instance of
-the flow's class.
+Each run has a crew or flow of its own: `Crew.copy()`, as CrewAI itself does for `kickoff_for_each`, or a new instance
+of the flow's class.
 """
 
 import asyncio
@@ -10,8 +10,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .._core import RUN, SCOPE, Execution, OnCodeChange, Pause, Question, Request, Restore, Run, Runner
-from .._core import default_name
+from .._core import (
+    RUN,
+    SCOPE,
+    Execution,
+    OnCodeChange,
+    Pause,
+    Question,
+    Request,
+    Restore,
+    Run,
+    Runner,
+    default_name,
+)
 from .._core import run as runs
 from .._core.errors import ConfigurationError, EncodingError, NotSupported, RunNotFound
 from ._calls import CREW
@@ -311,7 +322,7 @@ class DurableFlow(_CrewAIRunner):
         flow: the flow's class, or a function without arguments that makes a new flow; it is called once at once, to
             look at the flow, and once for each run.
         name: unique in the process and the same after a restart. Default: `<module or script>.<name of the class>`.
-        types: classes that may be stored beside CrewAI's own, those of the state and those that methods say they return.
+        types: classes that may be stored beside CrewAI's own, the state's, and those that methods say they return.
         at_most_once, restore, on_code_change: as for `DurableCrew`.
 
     Raises:
@@ -373,7 +384,7 @@ class DurableFlow(_CrewAIRunner):
         return self.codec.decode(data["output"])
 
     def state(self, run_id: str) -> Any:
-        """The state that a run has left: a dict, or the flow's own model. Fields that could not be stored are missing."""
+        """The state that a run has left: a dict, or the flow's own model; without fields that could not be stored."""
         data = Run(run_id)._closing().value()
         state: Any = self._make()._state
         if isinstance(state, dict):
@@ -491,7 +502,7 @@ class DurableFlow(_CrewAIRunner):
                 return Request(None, live=Live(None, {}), answers=answers), waiting[0]
             run_id = waiting[0] if waiting is not None else flow_id
             try:
-                Run(run_id).status
+                runs.get(run_id)
             except RunNotFound:
                 raise ValueError(f"No pending feedback found for flow_id: {flow_id}") from None
         return Request(None, live=Live(None, {}), answers={None: feedback}), run_id

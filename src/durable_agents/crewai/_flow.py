@@ -274,7 +274,8 @@ class MethodRun:
         self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, list[list[Any]], Record]:
         scope = SCOPE.get()
-        assert scope is not None and self._view is not None
+        assert scope is not None
+        assert self._view is not None
         view = self._view
         token = _VIEWS.set((*_VIEWS.get(), (self.flow, view)))
         try:

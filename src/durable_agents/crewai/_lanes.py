@@ -69,7 +69,7 @@ class _Tries:
         self.is_retry = False
 
 
-class retrying:  # noqa: N801
+class retrying:
     """Inside, an agent executes a task; a retry comes through here again, and stays with the first try."""
 
     def __init__(self, agent: Any) -> None:

@@ -8,8 +8,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from crewai import task as task_module
-from crewai.agent import core as agent_module
+from crewai import task as _task
+from crewai.agent import core as _agent_core
 from crewai.agent.core import Agent
 from crewai.agents.agent_builder.base_agent import BaseAgent
 from crewai.agents.agent_executor import AgentExecutor
@@ -63,6 +63,12 @@ __all__ = [
     "set_execution_uuid",
     "task_module",
 ]
+
+task_module: Any = _task
+"""The module whose `process_guardrail` a task calls."""
+
+agent_module: Any = _agent_core
+"""The module whose `process_guardrail` an agent on its own calls."""
 
 _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "BaseLLM.call": (BaseLLM.call, (

@@ -1,8 +1,8 @@
 """What a flow method did to the state of its flow, and doing it again.
 
-A method's record holds its own changes, field by field. Where methods run side by side each works on a copy of the state
-and its changes are merged when it finishes: what they append, add up or put under different keys is kept from both, else
-the later one wins. So a method that is cut off leaves nothing half done, and the merge is the same in every replay.
+A method's record holds its own changes, field by field. Where methods run side by side each works on a copy of the
+state, and its changes are merged when it finishes: what two append, add up or put under different keys is kept from
+both, else the later one wins. So a method that is cut off leaves nothing half done, and the merge is the same in every replay.
 """
 
 import copy
@@ -69,7 +69,7 @@ class View:
 
 
 def apply(state: Any, changes: list[list[Any]]) -> None:
-    """Do a method's changes to the flow's state. Validators are not asked again: they have accepted or were not asked."""
+    """Do a method's changes to the flow's state. Validators are not asked: they have accepted before."""
     for name, operation, *details in changes:
         if not isinstance(state, BaseModel):
             _apply(state, name, operation, details)

@@ -1,6 +1,6 @@
 """The order in which the methods of one flow end: that of their records, in the live run and in every replay.
 
-CrewAI decides by it what runs next: which `and_` is complete, which `or_` has fired, which of two racing methods has won.
+CrewAI decides by it what runs next: which `and_` is complete, which `or_` has fired, which racing method has won.
 A method that has ended waits for its turn; while it has it, its changes go into the state, it is persisted, and what it
 triggers begins. Only then comes the next.
 """

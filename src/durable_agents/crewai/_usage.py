@@ -80,12 +80,12 @@ def install() -> None:
         return UsageMetrics(**mine)
 
     BaseLLM.get_token_usage_summary = get_token_usage_summary  # type: ignore[method-assign]
-    left = [BaseLLM]
+    left: list[Any] = [BaseLLM]
     while left:
         cls = left.pop()
         left += cls.__subclasses__()
         if (native := vars(cls).get("_track_token_usage_internal")) is not None:
-            cls._track_token_usage_internal = _tracking(native)  # type: ignore[method-assign]
+            cls._track_token_usage_internal = _tracking(native)
     completed = BaseLLM._emit_call_completed_event
 
     def _emit_call_completed_event(self: Any, *args: Any, **kwargs: Any) -> None:

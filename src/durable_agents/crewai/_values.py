@@ -53,7 +53,8 @@ def types_of_crew(crew: Crew) -> Iterator[type]:
     for task in crew.tasks:
         for declared in (task.output_pydantic, task.output_json, getattr(task, "response_model", None)):
             yield from _models(declared, set())
-    for owner in (*crew.agents, *crew.tasks):
+    owners: list[Any] = [*crew.agents, *crew.tasks]
+    for owner in owners:
         for tool in owner.tools or ():
             yield from _models(getattr(tool, "result_schema", None), set())
 

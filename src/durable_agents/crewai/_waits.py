@@ -178,7 +178,7 @@ class _Input:
 
 
 class HumanInput(SyncHumanInputProvider):
-    """CrewAI's own provider, which asks the run instead of the console: "" accepts the answer, other text is feedback."""
+    """CrewAI's own provider, asking the run instead of the console: "" accepts the answer, other text is feedback."""
 
     def handle_feedback(self, formatted_answer: Any, context: Any) -> Any:
         return _TaskInput(context).handle_feedback(formatted_answer, context)
