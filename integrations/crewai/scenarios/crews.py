@@ -35,7 +35,7 @@ def three_parallel_calls(world: World) -> Crew:
             return calls(*[("charge", {"amount": n}) for n in range(3)])
         return calls(("charge", {"amount": 3})) if done == 3 else f"done: {told.count('receipt')}"
 
-    clerk = agent(world, plan, [charging(world, late=3)], is_native=True)
+    clerk = agent(world, plan, [charging(world, late=4)], is_native=True)
     return crew([clerk], [task("charge", clerk)])
 
 

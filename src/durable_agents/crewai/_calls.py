@@ -1,8 +1,8 @@
 """Model and tool calls as steps, and the scopes they live in.
 
 A model's `call` and `acall` are cut outside of CrewAI's own retries for rate limits, a tool's `run` and `invoke`
-outside of its argument checks and usage count. Delegation to a coworker is no step but a scope: the coworker's own calls are
-steps. Guardrails are steps that may be made of steps.
+outside of its argument checks and usage count. Delegation to a coworker is no step but a scope: the coworker's own
+calls are steps. Guardrails are steps that may be made of steps.
 
 Inside one agent's loop calls are known by their order: CrewAI runs the loop's methods one after the other, each in a
 thread of its own, to which the loop's scope is lent. Parallel tool calls are told apart by the model's call id.

@@ -2,7 +2,8 @@
 
 A method's record holds its own changes, field by field. Where methods run side by side each works on a copy of the
 state, and its changes are merged when it finishes: what two append, add up or put under different keys is kept from
-both, else the later one wins. So a method that is cut off leaves nothing half done, and the merge is the same in every replay.
+both, else the later one wins. So a method that is cut off leaves nothing half done, and the merge is the same in every
+replay.
 """
 
 import copy

@@ -125,9 +125,10 @@ class _NoPersistence(FlowPersistence):
 
 
 def shown(pending: HumanFeedbackPending) -> dict[str, Any]:
-    """What is asked, as JSON data."""
+    """What is asked, as JSON data. When it was asked stands in the record of the wait."""
     info = PendingFeedbackContext._make_json_safe(pending.callback_info)
-    return {**pending.context.to_dict(), "callback_info": info}
+    context = {name: value for name, value in pending.context.to_dict().items() if name != "requested_at"}
+    return {**context, "callback_info": info}
 
 
 def asked_again(question: dict[str, Any]) -> HumanFeedbackPending:
