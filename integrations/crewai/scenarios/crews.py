@@ -1,5 +1,6 @@
 """Crews: ReAct and native calling, delegation, guardrails, asynchronous tasks, tools that fail."""
 
+import json
 import time
 from typing import Any
 
@@ -7,9 +8,10 @@ from crewai import Crew, Process
 from crewai.tools import tool
 from pydantic import BaseModel
 
-from crashmatrix import World
+from crashmatrix import Scenario, World, scenario
+from durable_agents.crewai import DurableCrew
 
-from .kit import act, agent, calls, charging, crew, final, of_crew, task, two_charges
+from .kit import act, agent, calls, charging, crew, final, kickoff, of_crew, task, two_charges
 
 
 class Report(BaseModel):
@@ -121,10 +123,24 @@ def failing_native_tool(world: World) -> Crew:
     return crew([clerk], [task("pay back", clerk)])
 
 
-def careful_tool(world: World) -> Crew:
-    """A tool that may not run twice."""
+@scenario
+def careful_tool(world: World) -> Scenario:
+    """A tool that may not run twice: somebody looks whether it has charged."""
+
+    def settle(asked: dict[str, Any]) -> Any:
+        amount = json.loads(asked["arguments"])[0]["amount"]
+        happened = any(effect.name == f"charge {amount}" for effect in world.effects())
+        return {"result": f"receipt {amount}"} if happened else "run again"
+
     clerk = agent(world, two_charges, [charging(world)])
-    return crew([clerk], [task("charge", clerk)])
+    made = crew([clerk], [task("charge", clerk)])
+    return Scenario(
+        runner=DurableCrew(made, "crew", at_most_once={"charge"}),
+        native=made,
+        turns=[kickoff("kickoff")],
+        settle=settle,
+        once=["charge 1", "charge 2"],
+    )
 
 
 def retried_task(world: World) -> Crew:
@@ -187,12 +203,6 @@ of_crew(guarded)
 of_crew(parallel_tasks)
 of_crew(failing_tool)
 of_crew(failing_native_tool)
-of_crew(
-    careful_tool,
-    verbs=("kickoff",),
-    durable={"at_most_once": {"charge"}},
-    scenario={"settle": lambda asked: {"result": "receipt by hand"}, "once": ["charge 1", "charge 2"]},
-)
 of_crew(retried_task, native=False)
 of_crew(structured)
 of_crew(with_callbacks, inputs={"topic": "cats"})

@@ -142,13 +142,11 @@ def of_crew(build: Callable[[World], Crew], **options: Any) -> None:
     def named(verb: str, name: str) -> None:
         def built(world: World) -> Scenario:
             made = build(world)
-            durable: dict[str, Any] = dict(options.get("durable", {}))
             return Scenario(
-                runner=DurableCrew(made, "crew", **durable),
+                runner=DurableCrew(made, "crew"),
                 native=made if options.get("native", True) else None,
                 turns=[kickoff(verb, options.get("inputs"))],
                 is_async=verb != "kickoff",
-                **options.get("scenario", {}),
             )
 
         built.__name__ = name

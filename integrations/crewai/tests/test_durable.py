@@ -218,8 +218,10 @@ def test_what_cannot_be_recorded_is_restored_or_refused() -> None:
 
 
 def test_what_is_not_supported_says_so() -> None:
+    streaming = crew()
+    streaming.stream = True
     with pytest.raises(NotSupported, match="stream"):
-        DurableCrew(Crew(agents=[], tasks=[], stream=True), name())
+        DurableCrew(streaming, name())
     with pytest.raises(ConfigurationError, match="class of a flow"):
         DurableFlow(Plain(), name())  # type: ignore[arg-type]
     with pytest.raises(NotSupported, match="from_checkpoint"):

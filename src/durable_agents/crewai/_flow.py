@@ -19,8 +19,8 @@ from typing import Any
 from .._core import RUN, SCOPE, Call, Codec, Execution, Scope, begin, inside
 from .._core.context import escape
 from .._core.record import Draft, Record
-from ._calls import segment_scope
 from ._private import Flow, HumanFeedbackPending, HumanFeedbackResult, condition_events
+from ._scopes import segment_scope
 from ._state import View, apply
 from ._turns import Turns
 from ._values import text_of
