@@ -6,12 +6,14 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from crewai import Agent, Crew, Task
 from crewai.flow.flow import Flow, and_, listen, start
 from crewai.llms.base_llm import BaseLLM
+from crewai.memory.unified_memory import Memory
 from crewai.state.checkpoint_config import CheckpointConfig
 from crewai.tools import tool
 from pydantic import BaseModel
@@ -119,6 +121,39 @@ def test_a_task_with_human_input_waits_for_answers() -> None:
         app.kickoff({"what": "one"}, run_id="r")
     run.answer("")
     assert run.result(timeout=60).tasks_output[0].raw == "polite"
+
+
+def test_what_is_remembered_is_remembered_once(tmp_path: Path) -> None:
+    embedded: list[str] = []
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        embedded.extend(texts)
+        return [[1.0, 0.5] for _ in texts]
+
+    memory = Memory(storage=str(tmp_path / "memory"), llm=Model(model="fake/m"), embedder=embed)
+    deaths = iter([True])
+
+    class Remembers(Plain):
+        @start()
+        def remember(self) -> str:
+            memory.remember("a cat", scope="/", categories=["pets"], importance=0.5)
+            found = memory.recall("cat", depth="shallow")
+            if next(deaths, False):
+                raise Killed
+            return f"{found[0].record.content} of {len(found)}"
+
+    app = DurableFlow(Remembers, name())
+    with pytest.raises(Killed):
+        app.kickoff(run_id="r")
+    before = len(embedded)
+    assert before > 0
+    assert app.kickoff(run_id="r") == "a cat of 1"
+    assert len(embedded) == before
+    assert [step.path for step in runs.get("r").steps()] == [
+        "method:remember/tool:memory.remember",
+        "method:remember/tool:memory.recall",
+        "method:remember",
+    ]
 
 
 class Tally(BaseModel):

@@ -14,6 +14,7 @@ from typing import Any
 import pydantic
 from crewai.crews.crew_output import CrewOutput
 from crewai.lite_agent_output import LiteAgentOutput
+from crewai.memory.types import MemoryMatch, MemoryRecord
 from crewai.tasks.output_format import OutputFormat
 from crewai.tasks.task_output import TaskOutput
 from crewai.tools.tool_failure import ToolFailure, ToolFailureReason, ToolFailureRecord
@@ -28,7 +29,7 @@ from ._private import Crew, Flow, HumanFeedbackResult
 
 _TYPES: tuple[type, ...] = (
     CrewOutput, TaskOutput, OutputFormat, UsageMetrics, ToolFailure, ToolFailureReason, ToolFailureRecord,
-    LiteAgentOutput, GuardrailResult, HumanFeedbackResult,
+    LiteAgentOutput, GuardrailResult, HumanFeedbackResult, MemoryMatch, MemoryRecord,
 )  # fmt: skip
 
 _PROVIDERS = frozenset(
