@@ -7,14 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import durable_agents
-from durable_agents.crewai import (
-    DurableCrew,  # first: it keeps CrewAI's telemetry from waiting for the network
-)
+from crewai import LLM, Agent, Crew, Task
+from crewai.llms.base_llm import BaseLLM
+from crewai.tools import tool
 
-from crewai import LLM, Agent, Crew, Task  # isort: skip
-from crewai.llms.base_llm import BaseLLM  # isort: skip
-from crewai.tools import tool  # isort: skip
+import durable_agents
+from durable_agents.crewai import DurableCrew
 
 LEDGER = Path("ledger.txt")
 
