@@ -1,0 +1,282 @@
+"""What is CrewAI's own: batches, state, waits in tasks, what is refused, and that nothing else is touched."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crewai import Agent, Crew, Task
+from crewai.flow.flow import Flow, and_, listen, start
+from crewai.llms.base_llm import BaseLLM
+from crewai.memory.unified_memory import Memory
+from crewai.state.checkpoint_config import CheckpointConfig
+from crewai.tools import tool
+from pydantic import BaseModel
+
+import durable_agents
+from durable_agents import RunWaiting, runs
+from durable_agents.crewai import DurableCrew, DurableFlow
+from durable_agents.errors import ConfigurationError, NotRecoverable, NotSupported
+
+
+class Killed(BaseException):
+    """Ends a run where it stands, as the death of its process does."""
+
+
+class Model(BaseLLM):
+    calls: Any = None
+
+    def call(self, messages: Any, *args: Any, **kwargs: Any) -> str:
+        if self.calls is not None:
+            self.calls.append(1)
+        self._track_token_usage_internal({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9})
+        told = str(messages[-1]["content"])
+        said = "polite" if "be polite" in told else told.partition("do ")[2][:3]
+        return f"Thought: I now can give a great answer\nFinal Answer: {said}"
+
+
+def crew(calls: Any = None, **options: Any) -> Crew:
+    model = Model(model="fake/m", calls=calls)
+    clerk = Agent(role="clerk", goal="to serve", backstory="long", llm=model)
+    other = Agent(role="clerk", goal="to help", backstory="long", llm=model)
+    tasks = [
+        Task(description="do {what}", expected_output="x", agent=clerk, **options),
+        Task(description="do two", expected_output="x", agent=other),
+    ]
+    return Crew(agents=[clerk, other], tasks=tasks)
+
+
+class Plain(Flow[dict[str, Any]]):
+    suppress_flow_events: bool = True
+    _skip_auto_memory: bool = True
+
+
+@pytest.fixture(autouse=True)
+def _engine(database_url: str) -> Iterator[None]:
+    durable_agents.launch(database_url, heartbeat=0.05, grace=0.2, poll=0.05)
+    yield
+    durable_agents.shutdown()
+
+
+def name() -> str:
+    return uuid.uuid4().hex
+
+
+def test_each_item_of_a_batch_is_a_run() -> None:
+    calls: list[int] = []
+    app = DurableCrew(crew(calls), name())
+    items = [{"what": "one"}, {"what": "six"}]
+    first = app.kickoff_for_each(items, run_id="b")
+    assert [out.tasks_output[0].raw for out in first] == ["one", "six"]
+    assert sorted(run.id for run in runs.list()) == ["b/0", "b/1"]
+    again = asyncio.run(app.kickoff_for_each_async(items, run_id="b"))
+    assert [out.tasks_output[0].raw for out in again] == ["one", "six"]
+    assert len(calls) == 4
+
+
+def test_tokens_are_those_of_the_run() -> None:
+    native = crew().kickoff({"what": "one"}).token_usage
+    app = DurableCrew(crew(), name())
+    for run_id in ("r1", "r2"):
+        assert app.kickoff({"what": "one"}, run_id=run_id).token_usage == native
+    assert runs.get("r2").usage.input_tokens == 14
+
+
+def test_the_crew_is_not_changed_and_runs_side_by_side() -> None:
+    native = crew()
+    app = DurableCrew(native, name())
+    started = [app.start({"what": what}, run_id=what) for what in ("one", "six", "ten")]
+    assert [run.result(timeout=60).tasks_output[0].raw for run in started] == ["one", "six", "ten"]
+    assert native.tasks[0].output is None
+    assert native.tasks[0].description == "do {what}"
+
+
+def test_a_crew_beside_a_durable_run_is_untouched() -> None:
+    calls: list[int] = []
+    native = crew(calls)
+    app = DurableCrew(crew(), name())
+    thread = threading.Thread(target=native.kickoff, args=({"what": "one"},))
+    thread.start()
+    app.kickoff({"what": "six"}, run_id="r")
+    thread.join()
+    assert len(calls) == 2
+    assert [run.id for run in runs.list()] == ["r"]
+    assert len([step for step in runs.get("r").steps() if step.kind == "model"]) == 2
+
+
+def test_a_task_with_human_input_waits_for_answers() -> None:
+    app = DurableCrew(crew(human_input=True), name())
+    with pytest.raises(RunWaiting, match="human_input"):
+        app.kickoff({"what": "one"}, run_id="r")
+    run = runs.get("r")
+    (asked,) = run.questions.values()
+    assert asked["output"] == "one"
+    run.answer("be polite")
+    with pytest.raises(RunWaiting):
+        app.kickoff({"what": "one"}, run_id="r")
+    run.answer("")
+    assert run.result(timeout=60).tasks_output[0].raw == "polite"
+
+
+def test_what_is_remembered_is_remembered_once(tmp_path: Path) -> None:
+    embedded: list[str] = []
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        embedded.extend(texts)
+        return [[1.0, 0.5] for _ in texts]
+
+    memory = Memory(storage=str(tmp_path / "memory"), llm=Model(model="fake/m"), embedder=embed)
+    deaths = iter([True])
+
+    class Remembers(Plain):
+        @start()
+        def remember(self) -> str:
+            memory.remember("a cat", scope="/", categories=["pets"], importance=0.5)
+            found = memory.recall("cat", depth="shallow")
+            if next(deaths, False):
+                raise Killed
+            return f"{found[0].record.content} of {len(found)}"
+
+    app = DurableFlow(Remembers, name())
+    with pytest.raises(Killed):
+        app.kickoff(run_id="r")
+    before = len(embedded)
+    assert before > 0
+    assert app.kickoff(run_id="r") == "a cat of 1"
+    assert len(embedded) == before
+    assert [step.path for step in runs.get("r").steps()] == [
+        "method:remember/tool:memory.remember",
+        "method:remember/tool:memory.recall",
+        "method:remember",
+    ]
+
+
+class Tally(BaseModel):
+    count: int = 0
+    log: list[str] = []
+    by: dict[str, int] = {}
+
+
+def test_methods_side_by_side_keep_each_others_changes_over_a_death() -> None:
+    deaths = iter([True])
+    both = threading.Barrier(2, timeout=20)
+    ran: list[str] = []
+
+    class Sides(Flow[Tally]):
+        suppress_flow_events: bool = True
+        _skip_auto_memory: bool = True
+
+        @start()
+        def begin(self) -> None:
+            self.state.log.append("begin")
+
+        @listen(begin)
+        def left(self) -> None:
+            both.wait()
+            ran.append("left")
+            self.state.count += 1
+            self.state.log.append("left")
+            self.state.by["left"] = 1
+
+        @listen(begin)
+        def right(self) -> None:
+            self.state.log.append("right")
+            self.state.count += 10
+            if next(deaths, False):
+                both.wait()
+                while len(runs.get("r").steps()) < 2:
+                    pass
+                raise Killed
+            ran.append("right")
+            self.state.by["right"] = 2
+
+        @listen(and_(left, right))
+        def end(self) -> str:
+            return f"{self.state.count} {sorted(self.state.log)} {sorted(self.state.by)}"
+
+    app = DurableFlow(Sides, name())
+    with pytest.raises(Killed):
+        app.kickoff(run_id="r")
+    assert app.kickoff(run_id="r") == "11 ['begin', 'left', 'right'] ['left', 'right']"
+    assert ran == ["left", "right"]
+    state = app.state("r")
+    assert isinstance(state, Tally)
+    assert (state.count, state.by, state.id) == (11, {"left": 1, "right": 2}, "r")  # type: ignore[attr-defined]
+
+
+def test_a_result_that_cannot_be_stored_is_made_again_from_the_steps() -> None:
+    charged: list[int] = []
+
+    class Receipt:
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+    @tool("charge")
+    def charge(amount: int) -> str:
+        """Charge an amount."""
+        charged.append(amount)
+        return f"receipt {amount}"
+
+    class Odd(Plain):
+        @start()
+        def pay(self) -> Any:
+            return Receipt(charge.run(amount=1))
+
+        @listen(pay)
+        def end(self, receipt: Any) -> Any:
+            return receipt
+
+    app = DurableFlow(Odd, name())
+    assert app.kickoff(run_id="r").text == "receipt 1"
+    assert runs.get("r").result().text == "receipt 1"
+    assert charged == [1]
+
+
+def test_what_cannot_be_recorded_is_restored_or_refused() -> None:
+    class Uses(Plain):
+        @start()
+        def use(self) -> str:
+            return f"used {type(self.state['client']).__name__}"
+
+    client = threading.Lock()
+    app = DurableFlow(Uses, name())
+    assert app.kickoff({"client": client}, run_id="r") == "used lock"
+    with pytest.raises(NotRecoverable, match=r"inputs\.client"):
+        app.start({"client": client}, run_id="s")
+    restoring = DurableFlow(Uses, name(), restore=lambda run: {"inputs.client": client})
+    assert restoring.start({"client": client}, run_id="t").result(timeout=60) == "used lock"
+
+
+def test_what_is_not_supported_says_so() -> None:
+    streaming = crew()
+    streaming.stream = True
+    with pytest.raises(NotSupported, match="stream"):
+        DurableCrew(streaming, name())
+    with pytest.raises(ConfigurationError, match="class of a flow"):
+        DurableFlow(Plain(), name())  # type: ignore[arg-type]
+    with pytest.raises(NotSupported, match="from_checkpoint"):
+        DurableCrew(crew(), name()).kickoff(from_checkpoint=CheckpointConfig())
+    with pytest.raises(ValueError, match="No pending feedback"):
+        DurableFlow(crew_flow(), name()).from_pending("nobody")
+
+
+def crew_flow() -> type[Plain]:
+    class Kicks(Plain):
+        @start()
+        def kick(self) -> str:
+            return str(crew().kickoff({"what": "one"}).raw)
+
+    return Kicks
+
+
+def test_durable_agents_imports_no_crewai() -> None:
+    code = "import sys, durable_agents; print([m for m in sys.modules if m.partition('.')[0] == 'crewai'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"

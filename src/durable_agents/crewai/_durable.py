@@ -1,0 +1,374 @@
+"""`DurableCrew` and `DurableFlow`: a crew or a flow whose runs finish, however often their process dies.
+
+Each run has a crew or flow of its own: `Crew.copy()`, as CrewAI itself does for `kickoff_for_each`, or a new instance
+of the flow's class.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .._core import RUN, SCOPE, Execution, OnCodeChange, Question, Request, Restore, Run, default_name
+from .._core import run as runs
+from .._core.errors import ConfigurationError, NotSupported, RunNotFound
+from ._flow import FLOW
+from ._private import Crew, Flow
+from ._runner import CrewAIRunner, Inputs, Live
+from ._shape import structure_of_crew, structure_of_flow
+from ._state import apply
+from ._values import codec_of, types_of_crew, types_of_flow
+from ._waits import asked_again
+
+
+class DurableCrew(CrewAIRunner):
+    """The durable form of a crew.
+
+    Args:
+        crew: it is copied for each run, and stays as it is.
+        name: unique in the process and the same after a restart. Default: `<module or script>.<crew's name>`.
+        types: classes that may be stored beside CrewAI's own and those that tasks and tools declare: pydantic models,
+            dataclasses, enums.
+        at_most_once: names of tools that are not run again when a crash has left their outcome unknown: the run waits,
+            and `Run.answer` says what became of them.
+        restore: `restore(run)` gives back inputs that could not be recorded, when a run goes on without its caller: a
+            mapping with the names from the error that says so (`inputs.<name>`, `input_files`).
+        on_code_change: what becomes of a run that began when the crew had other agents, tasks or tools: "wait" for a
+            worker that has that crew, or "continue" with this one.
+
+    Raises:
+        NotSupported: the crew streams, or trains.
+        ConfigurationError: another runner of the process has this name.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        name: str | None = None,
+        *,
+        types: Sequence[type] = (),
+        at_most_once: Collection[str] = (),
+        restore: Restore | None = None,
+        on_code_change: OnCodeChange = "wait",
+    ) -> None:
+        if not isinstance(crew, Crew):
+            raise ConfigurationError(f"DurableCrew wraps a Crew, not a {type(crew).__qualname__}")
+        if crew.stream:
+            raise NotSupported(
+                "a crew with stream=True is not supported yet: leave it out; Run.steps() tells how far a run is"
+            )
+        self.crew = crew
+        super().__init__(
+            name or default_name(crew.name or "crew"),
+            codec_of([*types_of_crew(crew), *types]),
+            at_most_once=at_most_once,
+            restore=restore,
+            on_code_change=on_code_change,
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        return structure_of_crew(self.crew)
+
+    def _make(self) -> Crew:
+        """A copy for one run. CrewAI finds the agents of the copied tasks by their role, which two may share."""
+        copied = self.crew.copy()
+        ours = {id(agent): copy for agent, copy in zip(self.crew.agents, copied.agents, strict=True)}
+        for task, copy in zip(self.crew.tasks, copied.tasks, strict=True):
+            if task.agent is not None:
+                copy.agent = ours.get(id(task.agent)) or task.agent.copy()
+        return copied
+
+    async def _arun(self, native: Any, verb: str, inputs: Inputs, keywords: dict[str, Any]) -> Any:
+        if verb == "akickoff":
+            return await native.akickoff(inputs, **keywords)
+        run = RUN.get()
+        above = SCOPE.get() or (run.top if run is not None else None)
+        assert above is not None
+
+        def in_thread() -> Any:  # as natively; the caller does nothing but wait for it
+            with above.lent():
+                return native.kickoff(inputs, **keywords)
+
+        return await asyncio.to_thread(in_thread)
+
+    # -- verbs
+
+    def kickoff(self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any) -> Any:
+        """As `Crew.kickoff`.
+
+        Args:
+            inputs: as natively.
+            run_id: identity of the run: called again with it, the run's result is returned and nothing is executed.
+            keywords: `input_files`.
+
+        Raises:
+            RunWaiting: a task asks for human input; answer it with `Run.answer`.
+        """
+        return self.call(self._request("kickoff", inputs, keywords, None), run_id)
+
+    async def kickoff_async(
+        self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any
+    ) -> Any:
+        """As `Crew.kickoff_async`: `kickoff` in a thread."""
+        return await self.acall(self._request("kickoff_async", inputs, keywords, None), run_id)
+
+    async def akickoff(self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any) -> Any:
+        """As `Crew.akickoff`: tasks are awaited."""
+        return await self.acall(self._request("akickoff", inputs, keywords, None), run_id)
+
+    def start(
+        self, inputs: Inputs = None, *, run_id: str | None = None, is_async: bool = False, **keywords: Any
+    ) -> Run:
+        """Queue a run for any worker that has this crew, and return at once.
+
+        Args:
+            inputs, run_id, keywords: as `kickoff`.
+            is_async: whether workers drive it as `akickoff`.
+
+        Raises:
+            NotRecoverable: an input exists only in this process.
+        """
+        verb = "akickoff" if is_async else "kickoff"
+        return self.submit(self._request(verb, inputs, keywords, None), run_id)
+
+    def kickoff_for_each(
+        self, inputs: Sequence[dict[str, Any]], *, run_id: str | None = None, **keywords: Any
+    ) -> list[Any]:
+        """As natively; each item is a run of its own: `<run_id>/0`, `<run_id>/1`, …"""
+        return [
+            self.kickoff(each, run_id=_item(run_id, number), **keywords) for number, each in enumerate(inputs)
+        ]
+
+    async def kickoff_for_each_async(
+        self, inputs: Sequence[dict[str, Any]], *, run_id: str | None = None, **keywords: Any
+    ) -> list[Any]:
+        """As natively, side by side; runs as in `kickoff_for_each`."""
+        each = [
+            self.kickoff_async(item, run_id=_item(run_id, number), **keywords)
+            for number, item in enumerate(inputs)
+        ]
+        return await asyncio.gather(*each)
+
+    async def akickoff_for_each(
+        self, inputs: Sequence[dict[str, Any]], *, run_id: str | None = None, **keywords: Any
+    ) -> list[Any]:
+        """As natively, side by side; runs as in `kickoff_for_each`."""
+        each = [
+            self.akickoff(item, run_id=_item(run_id, number), **keywords)
+            for number, item in enumerate(inputs)
+        ]
+        return await asyncio.gather(*each)
+
+
+def _item(run_id: str | None, number: int) -> str | None:
+    return None if run_id is None else f"{run_id}/{number}"
+
+
+class DurableFlow(CrewAIRunner):
+    """The durable form of a flow.
+
+    Args:
+        flow: the flow's class, or a function without arguments that makes a new flow; it is called once at once, to
+            look at the flow, and once for each run.
+        name: unique in the process and the same after a restart. Default: `<module or script>.<name of the class>`.
+        types: classes that may be stored beside CrewAI's own, the state's, and those that methods say they return.
+        at_most_once, restore, on_code_change: as for `DurableCrew`.
+
+    Raises:
+        NotSupported: the flow streams.
+        ConfigurationError: it is an instance, or another runner of the process has this name.
+    """
+
+    def __init__(
+        self,
+        flow: type[Flow[Any]] | Callable[[], Flow[Any]],
+        name: str | None = None,
+        *,
+        types: Sequence[type] = (),
+        at_most_once: Collection[str] = (),
+        restore: Restore | None = None,
+        on_code_change: OnCodeChange = "wait",
+    ) -> None:
+        if isinstance(flow, Flow) or not callable(flow):
+            raise ConfigurationError(
+                f"DurableFlow wraps the class of a flow, or a function that makes one: each run has a flow of its own. "
+                f"Pass {type(flow).__name__}, or lambda: {type(flow).__name__}(…)"
+            )
+        self.flow = flow
+        made = flow()
+        if not isinstance(made, Flow):
+            raise ConfigurationError(f"DurableFlow wraps a Flow, and got a {type(made).__qualname__}")
+        if made.stream:
+            raise NotSupported(
+                "a flow with stream=True is not supported yet: leave it out; Run.steps() tells how far a run is"
+            )
+        self._structure = structure_of_flow(made)
+        super().__init__(
+            name or default_name(type(made).__name__),
+            codec_of([*types_of_flow(made), *types]),
+            at_most_once=at_most_once,
+            restore=restore,
+            on_code_change=on_code_change,
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self._structure
+
+    def _make(self) -> Flow[Any]:
+        return self.flow()
+
+    async def _arun(self, native: Any, verb: str, inputs: Inputs, keywords: dict[str, Any]) -> Any:
+        return await native.kickoff_async(inputs, **keywords)
+
+    # -- results
+
+    def encode_result(self, execution: Execution, result: Any) -> Any:
+        flow = execution.memory[FLOW]
+        fields = flow._state if isinstance(flow._state, dict) else flow._state.__dict__
+        state, gone = self._recordable(fields)
+        usage = flow.usage_metrics.model_dump()
+        return {"output": self.codec.encode(result), "state": state, "gone": gone, "usage": usage}
+
+    def decode_result(self, data: Any) -> Any:
+        return self.codec.decode(data["output"])
+
+    def state(self, run_id: str) -> Any:
+        """The state that a run has left: a dict, or the flow's own model; without fields that could not be stored."""
+        data = Run(run_id)._closing().value()
+        state: Any = self._make()._state
+        if isinstance(state, dict):
+            state.clear()
+        apply(state, [[name, "set", self.codec.decode(value)] for name, value in data["state"].items()])
+        return state
+
+    def paused_result(self, run_id: str, request: Any, pause: Question) -> Any:
+        """What `kickoff` returns for a flow that waits for feedback: CrewAI's own `HumanFeedbackPending`."""
+        first = pause.questions[min(pause.questions)]
+        if not isinstance(first, dict) or "method_output" not in first:
+            return super().paused_result(run_id, request, pause)
+        return asked_again(first)
+
+    # -- verbs
+
+    def kickoff(self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any) -> Any:
+        """As `Flow.kickoff`.
+
+        Args:
+            inputs: as natively. Runs with one `id` come one after the other; without it the flow's id is the run's.
+            run_id: identity of the run: called again with it, the run's result is returned and nothing is executed.
+            keywords: `input_files`, `restore_from_state_id`.
+
+        Returns:
+            The flow's output, or `HumanFeedbackPending` for one that waits.
+
+        Raises:
+            RunWaiting: `Flow.ask` waits; answer it with `Run.answer`.
+        """
+        request, run_id = self._opened("kickoff", inputs, keywords, run_id)
+        return self.call(request, run_id)
+
+    async def kickoff_async(
+        self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any
+    ) -> Any:
+        """As `Flow.kickoff_async`."""
+        request, run_id = self._opened("kickoff_async", inputs, keywords, run_id)
+        return await self.acall(request, run_id)
+
+    async def akickoff(self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any) -> Any:
+        """As `Flow.akickoff`, which is `kickoff_async`."""
+        return await self.kickoff_async(inputs, run_id=run_id, **keywords)
+
+    def start(
+        self, inputs: Inputs = None, *, run_id: str | None = None, is_async: bool = False, **keywords: Any
+    ) -> Run:
+        """Queue a run for any worker that has this flow, and return at once.
+
+        Args:
+            inputs, run_id, keywords: as `kickoff`.
+            is_async: whether workers drive it on their event loop, as `kickoff_async`.
+
+        Raises:
+            NotRecoverable: an input exists only in this process.
+        """
+        verb = "kickoff_async" if is_async else "kickoff"
+        request, run_id = self._opened(verb, inputs, keywords, run_id)
+        return self.submit(request, run_id)
+
+    def resume(self, feedback: str = "", flow_id: str | None = None, *, run_id: str | None = None) -> Any:
+        """As `Flow.resume`: answer a run that waits for feedback, and drive it on here.
+
+        Args:
+            feedback: what the person says.
+            flow_id: the flow's id, as `HumanFeedbackPending.context.flow_id` has it. Not needed when one run waits.
+            run_id: the run, instead of the flow's id.
+
+        Raises:
+            ValueError: no run waits, or several do and none is named.
+            AlreadyAnswered: it has got another feedback.
+        """
+        request, waiting = self._feedback(feedback, flow_id, run_id)
+        return self.call(request, waiting)
+
+    async def resume_async(
+        self, feedback: str = "", flow_id: str | None = None, *, run_id: str | None = None
+    ) -> Any:
+        """`resume` for event loops."""
+        request, waiting = self._feedback(feedback, flow_id, run_id)
+        return await self.acall(request, waiting)
+
+    def from_pending(self, flow_id: str) -> "PendingFlow":
+        """As `Flow.from_pending`: the flow that waits, with `resume`, `resume_async` and `pending_feedback`."""
+        waiting = self.waiting_run(flow_id)
+        if waiting is None:
+            raise ValueError(f"No pending feedback found for flow_id: {flow_id}")
+        question = waiting[1].questions[min(waiting[1].questions)]
+        return PendingFlow(self, flow_id, asked_again(question).context)
+
+    # -- requests
+
+    def _opened(
+        self, verb: str, inputs: Inputs, keywords: dict[str, Any], run_id: str | None
+    ) -> tuple[Request, str | None]:
+        given = (inputs or {}).get("id")
+        if RUN.get() is not None:  # a part of that run
+            return self._request(verb, inputs, keywords, None if given is None else str(given)), run_id
+        run_id = run_id or self.fresh_id()
+        return self._request(verb, inputs, keywords, str(given or run_id)), run_id
+
+    def _feedback(self, feedback: str, flow_id: str | None, run_id: str | None) -> tuple[Request, str]:
+        if flow_id is None and run_id is None:
+            found = runs.list(status="waiting", runner=self.name)
+            if len(found) != 1:
+                raise ValueError(
+                    f"{len(found)} runs of {self.name!r} wait for feedback; say which with flow_id= or run_id="
+                )
+            run_id = found[0].id
+        elif run_id is None:
+            assert flow_id is not None
+            waiting = self.waiting_run(flow_id)
+            if waiting is not None and len(waiting[1].questions) == 1:
+                answers: dict[str | None, Any] = {next(iter(waiting[1].questions)): feedback}
+                return Request(None, live=Live(None, {}), answers=answers), waiting[0]
+            run_id = waiting[0] if waiting is not None else flow_id
+            try:
+                runs.get(run_id)
+            except RunNotFound:
+                raise ValueError(f"No pending feedback found for flow_id: {flow_id}") from None
+        return Request(None, live=Live(None, {}), answers={None: feedback}), run_id
+
+
+@dataclass(frozen=True, slots=True)
+class PendingFlow:
+    """A flow that waits for feedback."""
+
+    runner: DurableFlow
+    flow_id: str
+    pending_feedback: Any
+
+    def resume(self, feedback: str = "") -> Any:
+        """See `DurableFlow.resume`."""
+        return self.runner.resume(feedback, self.flow_id)
+
+    async def resume_async(self, feedback: str = "") -> Any:
+        """See `DurableFlow.resume_async`."""
+        return await self.runner.resume_async(feedback, self.flow_id)
