@@ -50,7 +50,7 @@ nox.options.sessions = ["core", "tests"]
 
 STARTED = float(os.environ.get("NOXFILE_STARTED", time.time()))
 PROJECT = nox.project.load_toml("pyproject.toml")
-FRAMEWORKS = ["langgraph", "openai_agents", "adk", "strands"]
+FRAMEWORKS = ["langgraph", "openai_agents", "adk", "strands", "crewai"]
 CRASH_POINTS = 1000  # the fixed part of the crash matrix, over all frameworks
 
 

@@ -33,7 +33,10 @@ def charging(results: int, contents: list[types.Content]) -> list[types.Part]:
 class ADK(Framework):
     runner = DurableRunner
     result = list
-    approval = {"confirmed": True}
+    deaths = (RuntimeError,)  # the sync verb's thread tells of it so
+
+    def __init__(self) -> None:
+        self.approval = {"confirmed": True}
 
     def agent(self, charge: Tool, *, asks: bool = False) -> Any:
         def named(amount: int) -> str:

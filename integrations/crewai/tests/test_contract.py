@@ -7,7 +7,6 @@ yet.
 import re
 from typing import Any
 
-import pytest
 from crewai import Agent, Crew, Task
 from crewai.crews.crew_output import CrewOutput
 from crewai.flow.async_feedback.types import HumanFeedbackPending
@@ -18,7 +17,7 @@ from crewai.tools.base_tool import Tool as CrewTool
 from pydantic import create_model
 
 from contract import Contract, Framework, Tool
-from durable_agents import Run, _pick
+from durable_agents import Run
 from durable_agents.crewai import DurableCrew, DurableFlow
 
 
@@ -142,14 +141,7 @@ class OfFlow(OfCrew):
         return runner.from_pending(result.context.flow_id).resume("yes")
 
 
-class _Picked(Contract):
-    def test_durable_picks_the_runner(self) -> None:
-        if "crewai" not in _pick._SUPPORTED:
-            pytest.skip("durable() does not know CrewAI yet")
-        super().test_durable_picks_the_runner()
-
-
-class TestCrew(_Picked):
+class TestCrew(Contract):
     framework = OfCrew()
 
     test_a_wait_outlives_its_process_and_is_answered_from_anywhere = None  # a crew asks before no tool
@@ -158,5 +150,5 @@ class TestCrew(_Picked):
     test_runs_on_one_thread_come_one_after_the_other = None  # a crew has no conversations
 
 
-class TestFlow(_Picked):
+class TestFlow(Contract):
     framework = OfFlow()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agents import Agent, Runner, RunResult, SQLiteSession, function_tool
+from agents import Agent, Runner, RunResult, SQLiteSession, UserError, function_tool
 
 from contract import Contract, Framework, Tool
 from durable_agents import Run
@@ -27,6 +27,7 @@ def charging(outputs: list[Any], items: list[Any]) -> list[Any]:
 class OpenAIAgents(Framework):
     runner = DurableRunner
     result = RunResult
+    tool_error = UserError
 
     def __init__(self) -> None:
         self.sessions: dict[str, SQLiteSession] = {}
