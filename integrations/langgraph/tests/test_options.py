@@ -3,6 +3,7 @@
 import asyncio
 import operator
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
@@ -20,7 +21,14 @@ from langgraph.types import Command, interrupt
 import durable_agents
 from durable_agents import RunWaiting, runs
 from durable_agents._core import engine as core_engine
-from durable_agents.errors import CodeChanged, NotRecoverable, NotSupported
+from durable_agents.errors import (
+    AlreadyAnswered,
+    CodeChanged,
+    ConfigurationError,
+    NotRecoverable,
+    NotSupported,
+    RunOver,
+)
 from durable_agents.langgraph import DurableGraph
 
 EFFECTS: list[str] = []
@@ -255,7 +263,7 @@ def test_a_context_that_cannot_be_recorded(given: bool) -> None:
     app = DurableGraph(line(("greet", greet), context_schema=Context), "greeter", **options)
     with pytest.raises(Killed):
         app.invoke({"log": []}, context=Context(Secret()), run_id="r")
-    core_engine.current()._shunned.clear()  # as in another process
+    core_engine.current()._interrupted.clear()  # as in another process
     core_engine.current().wake()
     if given:
         assert runs.get("r").result(timeout=10) == {"log": ["secret"]}
@@ -344,3 +352,149 @@ def test_a_run_that_a_node_starts_is_started_once() -> None:
     assert calls[0] == calls[1]
     assert runs.get(calls[0]).result(timeout=10) == {"log": ["child"]}
     assert len(runs.list()) == 2
+
+
+# -- runs whose thread was edited, or has moved on
+
+
+class Order(TypedDict):
+    to: str
+    log: Annotated[list[Any], operator.add]
+
+
+def orders() -> Any:
+    """Charges, then mails, which fails without an address."""
+
+    def pay(state: Order) -> Any:
+        EFFECTS.append("pay")
+        return {"log": ["paid"]}
+
+    def mail(state: Order) -> Any:
+        if not state["to"]:
+            raise ValueError("no address")
+        return {"log": [f"mailed {state['to']}"]}
+
+    builder = StateGraph(Order)
+    builder.add_sequence([("pay", pay), ("mail", mail)])
+    builder.add_edge(START, "pay")
+    return DurableGraph(builder.compile(), "orders")
+
+
+T: Any = {"configurable": {"thread_id": "t"}}
+
+
+def test_a_failed_run_goes_on_from_the_state_that_was_mended() -> None:
+    app = orders()
+    with pytest.raises(ValueError, match="no address"):
+        app.invoke({"to": "", "log": []}, T, run_id="r")
+    app.update_state(T, {"to": "ann"})
+    runs.get("r").resume()
+    assert runs.get("r").result(timeout=10) == {"to": "ann", "log": ["paid", "mailed ann"]}
+    assert EFFECTS == ["pay"]
+
+
+def test_a_failed_run_whose_thread_has_moved_on_is_not_resumed() -> None:
+    app = orders()
+    with pytest.raises(ValueError, match="no address"):
+        app.invoke({"to": "", "log": []}, T, run_id="r1")
+    app.invoke({"to": "ann", "log": []}, T, run_id="r2")
+    with pytest.raises(RunOver, match="'r2'"):
+        runs.get("r1").resume()
+    # Whoever queues it all the same, with DBOS's own tools for example, repeats nothing either.
+    store = core_engine.current().store
+    store.execute(
+        "UPDATE workflow_status SET status = 'ENQUEUED', executor_id = NULL WHERE workflow_uuid = 'r1'"
+    )
+    with pytest.raises(RunOver, match="'r2'"):
+        app.invoke({"to": "", "log": []}, T, run_id="r1")
+    assert EFFECTS == ["pay", "pay"]
+
+
+def test_the_same_native_answer_to_a_named_run_attaches() -> None:
+    def ask(state: Log) -> Any:
+        return {"log": [interrupt("?")]}
+
+    builder = StateGraph(Log)
+    builder.add_node("ask", ask)
+    builder.add_edge(START, "ask")
+    app = DurableGraph(builder.compile(), "asking")
+    app.invoke({"log": []}, T, run_id="r")
+    for _ in range(2):
+        assert app.invoke(Command(resume="a"), T, run_id="r") == {"log": ["a"]}
+    with pytest.raises(AlreadyAnswered):
+        app.invoke(Command(resume="b"), T, run_id="r")
+
+
+def test_a_command_that_answers_nothing_leaves_the_question_open() -> None:
+    def ask(state: Log) -> Any:
+        return {"log": [interrupt("?")]}
+
+    builder = StateGraph(Log)
+    builder.add_node("ask", ask)
+    builder.add_edge(START, "ask")
+    app = DurableGraph(builder.compile(), "asking")
+    app.invoke({"log": []}, T, run_id="r")
+    with pytest.raises(ConfigurationError, match="answers nothing"):
+        app.invoke(Command(resume=None), T)
+    assert runs.get("r").status == "waiting"
+
+
+# -- code that has lost the node a run was to go on in
+
+
+def renamed(first: str, second: str, asks: bool) -> Any:
+    def one(state: Log) -> Any:
+        EFFECTS.append("one")
+        return {"log": ["one"]}
+
+    def two(state: Log) -> Any:
+        if asks:
+            return {"log": [interrupt("?")]}
+        if EFFECTS.count("two") == 0:
+            EFFECTS.append("two")
+            raise Killed
+        return {"log": ["two"]}
+
+    builder = StateGraph(Log)
+    builder.add_sequence([(first, one), (second, two)])
+    builder.add_edge(START, first)
+    core_engine.RUNNERS.clear()
+    return DurableGraph(builder.compile(), "renamed", on_code_change="continue")
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("new", [("one", "second"), ("first", "two"), ("first", "second")])
+def test_a_run_that_was_to_go_on_in_a_node_that_is_gone_waits_for_it(
+    asks: bool, new: tuple[str, str]
+) -> None:
+    """LangGraph would pass over the node, and the run succeed without its work."""
+    app = renamed("one", "two", asks)
+    if asks:
+        app.invoke({"log": []}, T, run_id="r")
+    else:
+        with pytest.raises(Killed):
+            app.invoke({"log": []}, T, run_id="r")
+    answer: Any = Command(resume="yes") if asks else {"log": []}
+    expected = {"log": ["one", "yes" if asks else "two"]}
+    changed = renamed(*new, asks)
+    if new == (
+        "first",
+        "two",
+    ):  # whether it was in "one" or behind that is a matter of what was committed by then
+        with suppress(CodeChanged):
+            assert changed.invoke(answer, T, run_id="r") == expected
+    else:
+        with pytest.raises(CodeChanged, match="go on at"):
+            changed.invoke(answer, T, run_id="r")
+        assert "go on at" in str(runs.get("r").blocked)
+    core_engine.current().store.execute("UPDATE workflow_status SET delay_until_epoch_ms = NULL")  # its rest
+    assert renamed("one", "two", asks).invoke(answer, T, run_id="r") == expected
+
+
+def test_a_name_in_at_most_once_that_no_tool_has_is_told(caplog: Any) -> None:
+    DurableGraph(create_agent(Cashier(), [charge]), "typo", at_most_once={"chrage"})
+    assert "chrage" in caplog.text
+    caplog.clear()
+    core_engine.RUNNERS.clear()
+    DurableGraph(create_agent(Cashier(), [charge]), "typo", at_most_once={"charge"})
+    assert "at_most_once" not in caplog.text

@@ -41,7 +41,8 @@ class Runner:
     """The durable wrapper of one agent object.
 
     An integration subclasses it and says how to run the framework's own loop once, for the input and the answers of an
-    `Execution`. The verbs it offers end in `call`, `acall` and `submit`.
+    `Execution`. The verbs it offers end in `call`, `acall` and `submit`. When `__init__` returns, the process's worker
+    may be driving a run of it already: what a subclass needs for that it sets before it calls this one's.
 
     Args:
         name: the runner's name, without the framework; unique in the process, and the same after a restart.

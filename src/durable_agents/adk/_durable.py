@@ -16,7 +16,6 @@ from google.genai import types as genai
 from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name
 from .._core.context import escape
 from .._core.errors import ConfigurationError, EncodingError, NotSupported
-from ._borrowed import BorrowedSessionService
 from ._following import followed
 from ._runner import AppRunner
 from ._sessions import DurableSessionService
@@ -72,14 +71,9 @@ class DurableRunner(Runner):
             session_service=session_service or DurableSessionService(), **services,
         )  # fmt: skip
         self.durable = AppRunner(
-            name or default_name(app_name or given), self, types, at_most_once=at_most_once, restore=restore,
-            on_code_change=on_code_change,
+            name or default_name(app_name or given), self, types, session_service, at_most_once=at_most_once,
+            restore=restore, on_code_change=on_code_change,
         )  # fmt: skip
-        if isinstance(session_service, DurableSessionService):
-            self.durable.sessions = session_service
-        elif session_service is not None:
-            self.durable.sessions = BorrowedSessionService(session_service, self.durable.codec)
-        self.session_service = self.durable.sessions
 
     # -- verbs
 

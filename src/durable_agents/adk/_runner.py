@@ -9,10 +9,12 @@ from typing import Any
 
 from google.adk.events.event import Event
 from google.adk.runners import Runner as NativeRunner
+from google.adk.sessions.base_session_service import BaseSessionService
 from google.genai import types as genai
 
 from .._core import Execution, Pause, Question, Request, Runner, Scope, Store, inside
 from .._core.errors import NotSupported
+from ._borrowed import BorrowedSessionService
 from ._places import durable_ids, here, within
 from ._sessions import DurableSessionService
 from ._shape import refuse, structure_of
@@ -28,11 +30,17 @@ class AppRunner(Runner):
     framework = "adk"
     streams_results = True
 
-    def __init__(self, name: str, app: NativeRunner, types: Any, **options: Any) -> None:
+    def __init__(
+        self, name: str, app: NativeRunner, types: Any, sessions: BaseSessionService | None, **options: Any
+    ) -> None:
         refuse(app.agent)
         self.app = app
         codec = adk_codec(types)
-        self.sessions = DurableSessionService(codec=codec)
+        if sessions is None:
+            sessions = DurableSessionService(codec=codec)
+        elif not isinstance(sessions, DurableSessionService):
+            sessions = BorrowedSessionService(sessions, codec)
+        self.sessions = app.session_service = sessions
         super().__init__(name, codec, **options)
 
     def attach(self, store: Store) -> None:

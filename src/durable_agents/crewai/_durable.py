@@ -6,7 +6,7 @@ of the flow's class.
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .._core import RUN, SCOPE, Execution, OnCodeChange, Question, Request, Restore, Run, default_name
@@ -332,8 +332,9 @@ class DurableFlow(CrewAIRunner):
         given = (inputs or {}).get("id")
         if RUN.get() is not None:  # a part of that run
             return self._request(verb, inputs, keywords, None if given is None else str(given)), run_id
-        run_id = run_id or self.fresh_id()
-        return self._request(verb, inputs, keywords, str(given or run_id)), run_id
+        request = self._request(verb, inputs, keywords, None)
+        run_id = self.fresh_id(request.input) if run_id is None else run_id
+        return replace(request, thread=str(given or run_id)), run_id
 
     def _feedback(self, feedback: str, flow_id: str | None, run_id: str | None) -> tuple[Request, str]:
         if flow_id is None and run_id is None:

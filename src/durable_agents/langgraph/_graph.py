@@ -83,20 +83,18 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             )
         allowed = [*types_of(compiled), *types]
         codec = graph_codec(allowed)
-        runner = GraphRunner(
-            name or default_name(compiled.get_name()), codec, type(compiled), at_most_once=at_most_once,
-            restore=restore, on_code_change=on_code_change,
-        )  # fmt: skip
-        runner.saver = DurableSaver(
-            lambda: engine.current().store, runner.name, staging, strict_serde(allowed)
-        )
-        graph = compiled.copy({"checkpointer": runner.saver})
+        name = name or default_name(compiled.get_name())
+        space = f"{GraphRunner.framework}.{name}"
+        saver = DurableSaver(lambda: engine.current().store, space, staging, strict_serde(allowed))
+        graph = compiled.copy({"checkpointer": saver})
         graph._serde_allowlist = None  # the saver's own serde is strict already
         graph.__class__ = type(
             f"Durable{type(compiled).__name__}", (DurableGraph, type(compiled)), {"__module__": __name__}
         )
-        graph.__dict__["durable"] = runner
-        runner.graph = graph
+        runner = GraphRunner(
+            name, codec, type(compiled), graph, saver, at_most_once=at_most_once, restore=restore,
+            on_code_change=on_code_change,
+        )  # fmt: skip
         if unknown := unknown_tools(compiled, at_most_once):
             logger.warning(
                 "%s: no tool of the graph is named %s (at_most_once)", runner.name, ", ".join(unknown)

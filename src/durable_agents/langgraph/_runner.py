@@ -50,12 +50,17 @@ class GraphRunner(Runner):
     signals = (GraphBubbleUp,)
 
     def __init__(
-        self, name: str, codec: Codec, native: type[Pregel[Any, Any, Any, Any]], **options: Any
+        self,
+        name: str,
+        codec: Codec,
+        native: type[Pregel[Any, Any, Any, Any]],
+        graph: Any,
+        saver: DurableSaver,
+        **options: Any,
     ) -> None:
-        self.native = native
-        self.graph: Any = None
-        self.saver: DurableSaver
-        super().__init__(name, codec, **options)
+        self.native, self.graph, self.saver = native, graph, saver
+        graph.__dict__["durable"] = self
+        super().__init__(name, codec, **options)  # from here on workers may drive its runs
 
     def attach(self, store: Store) -> None:
         store.migrate_tables(self.framework, MIGRATIONS)
