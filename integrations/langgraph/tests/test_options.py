@@ -498,3 +498,21 @@ def test_a_name_in_at_most_once_that_no_tool_has_is_told(caplog: Any) -> None:
     core_engine.RUNNERS.clear()
     DurableGraph(create_agent(Cashier(), [charge]), "typo", at_most_once={"charge"})
     assert "at_most_once" not in caplog.text
+
+
+def test_what_a_tool_with_an_artifact_has_returned_is_told_as_json() -> None:
+    @tool(response_format="content_and_artifact")
+    def charge(amount: int) -> tuple[str, dict[str, int]]:
+        """Charge a card."""
+        EFFECTS.append("charge")
+        raise Killed
+
+    app = DurableGraph(create_agent(Cashier(), [charge]), "artifacts", at_most_once={"charge"})
+    with pytest.raises(Killed):
+        app.invoke({"messages": [("user", "please")]}, run_id="r")
+    with pytest.raises(RunWaiting):
+        app.invoke({"messages": [("user", "please")]}, run_id="r")
+    runs.get("r").answer({"result": ["receipt 7", {"number": 7}]})
+    told = runs.get("r").result(timeout=10)["messages"][-2]
+    assert (told.content, told.artifact) == ("receipt 7", {"number": 7})
+    assert EFFECTS == ["charge"]

@@ -341,7 +341,7 @@ class _ToolStandIn(_StandIn):
 
         @functools.wraps(function)
         def body(*args: Any, **kwargs: Any) -> Any:
-            return call.do(lambda: function(*args, **kwargs))
+            return self._as_returned(call.do(lambda: function(*args, **kwargs)))
 
         return body
 
@@ -351,9 +351,14 @@ class _ToolStandIn(_StandIn):
 
         @functools.wraps(function)
         async def body(*args: Any, **kwargs: Any) -> Any:
-            return await call.ado(lambda: function(*args, **kwargs))
+            return self._as_returned(await call.ado(lambda: function(*args, **kwargs)))
 
         return body
+
+    def _as_returned(self, result: Any) -> Any:
+        """What somebody said the tool had returned is JSON, which has no pairs."""
+        is_pair = self._real.response_format == "content_and_artifact"
+        return tuple(result) if is_pair and isinstance(result, list) else result
 
 
 def _described(run: Execution, value: Any) -> Any:
