@@ -112,6 +112,22 @@ def test_no_integration_imports_another(name: str) -> None:
             assert parts[0] != "dbos"
 
 
+@pytest.mark.parametrize("name", sorted(integrations()))
+def test_an_integration_knows_the_core_by_its_seam(name: str) -> None:
+    """What `_core/__init__.py` names, and the errors; what is behind may change."""
+    for path in (SOURCES / name).rglob("*.py"):
+        found = {module for module, _ in imports(path) if module.startswith("durable_agents._core")}
+        assert found <= {"durable_agents._core", "durable_agents._core.errors"}, f"{path}: {found}"
+
+
+@pytest.mark.parametrize("name", sorted(integrations()))
+def test_integrations_are_laid_out_alike(name: str) -> None:
+    """The same file name for the same job, and none that is too long to read."""
+    files = {path.stem: len(path.read_text().splitlines()) for path in (SOURCES / name).glob("*.py")}
+    assert {"__init__", "_calls", "_durable", "_private", "_values"} <= files.keys()
+    assert max(files.values()) < 450
+
+
 def test_no_module_imports_a_framework_without_being_asked_for_it() -> None:
     """`import durable_agents` works where no framework is installed."""
     for path in modules():

@@ -1,12 +1,13 @@
 """The engine. Integrations use the names below and nothing else of it; only this package knows DBOS."""
 
-from . import engine
-from .codec import JSON, Codec, JsonCodec, dumps
-from .context import RUN, SCOPE, Scope, acting, inside, scope
+from . import effects, engine, failure
+from .codec import JSON, Codec, JsonCodec, dumps, type_name
+from .context import RUN, SCOPE, Scope, acting, escape, inside, lend, lend_call, scope
 from .execution import Execution
+from .log import logger
 from .opening import Request
 from .pause import Pause, Question
-from .record import Draft, Record, Usage
+from .record import Draft, Record, Usage, now_us
 from .run import Run, Step
 from .runner import OnCodeChange, Restore, Runner, default_name, new_id
 from .step import Call, astep, begin, idempotency_key, is_replaying, step
@@ -41,12 +42,20 @@ __all__ = [
     "begin",
     "default_name",
     "dumps",
+    "effects",
     "emit",
     "engine",
+    "escape",
+    "failure",
     "idempotency_key",
     "inside",
     "is_replaying",
+    "lend",
+    "lend_call",
+    "logger",
     "new_id",
+    "now_us",
     "scope",
     "step",
+    "type_name",
 ]

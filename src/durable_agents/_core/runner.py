@@ -343,10 +343,14 @@ class Runner:
             raise RunWaiting(row.id, pause.questions)
         return row.id, pause
 
+    def has_run(self, run_id: str) -> bool:
+        """Whether a run of this runner has this id."""
+        row = runs.get(engine.current().store, run_id)
+        return row is not None and row.name == self.name
+
     def asked_run(self, run_id: str) -> bool:
         """Whether a run of this runner has this id, and has waited for an answer."""
-        row = runs.get(engine.current().store, run_id)
-        return row is not None and row.name == self.name and bool(self.pauses_of(run_id))
+        return self.has_run(run_id) and bool(self.pauses_of(run_id))
 
     def _attached(self, run: Rest) -> Any:
         """What the verb returns for a run that somebody else has driven to its end or its pause."""

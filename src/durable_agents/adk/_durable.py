@@ -13,8 +13,7 @@ from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.genai import types as genai
 
-from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name
-from .._core.context import escape
+from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name, escape
 from .._core.errors import ConfigurationError, EncodingError, NotSupported
 from ._following import followed
 from ._runner import AppRunner

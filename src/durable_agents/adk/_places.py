@@ -16,8 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import RUN, SCOPE, Execution, Scope, inside, scope
-from .._core.context import escape
+from .._core import RUN, SCOPE, Execution, Scope, escape, inside, scope
 from .._core.errors import ConcurrentPathError, EncodingError
 from ._private import BaseAgent, NodeRunner, Workflow, batch_executor, id_provider
 

@@ -20,8 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import RUN, SCOPE, Call, Scope, begin, scope
-from .._core.context import escape
+from .._core import RUN, SCOPE, Call, Scope, begin, escape, scope
 from . import _usage
 from ._lanes import current_lane
 from ._private import (

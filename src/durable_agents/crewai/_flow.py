@@ -16,9 +16,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import RUN, SCOPE, Call, Codec, Execution, Scope, begin, inside
-from .._core.context import escape
-from .._core.record import Draft, Record
+from .._core import RUN, SCOPE, Call, Codec, Draft, Execution, Record, Scope, begin, escape, inside
 from ._private import Flow, HumanFeedbackPending, HumanFeedbackResult, condition_events
 from ._scopes import segment_scope
 from ._state import View, apply

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from .._core import RUN, SCOPE, Execution, Scope, begin, inside, scope
-from .._core.context import escape
+from .._core import RUN, SCOPE, Execution, Scope, begin, escape, inside, scope
 from ._lanes import Lane, lane_of, retrying
 from ._private import Agent, AgentExecutor, Crew, Memory, StepExecutor, Task, agent_module, task_module
 from ._values import text_of

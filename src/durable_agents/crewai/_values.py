@@ -21,10 +21,8 @@ from crewai.tools.tool_failure import ToolFailure, ToolFailureReason, ToolFailur
 from crewai.types.usage_metrics import UsageMetrics
 from crewai.utilities.guardrail import GuardrailResult
 
-from .._core import Codec, JsonCodec, Usage
-from .._core.codec import type_name
+from .._core import Codec, JsonCodec, Usage, logger, type_name
 from .._core.errors import EncodingError
-from .._core.log import logger
 from ._private import Crew, Flow, HumanFeedbackResult
 
 _TYPES: tuple[type, ...] = (

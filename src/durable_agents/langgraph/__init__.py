@@ -1,7 +1,7 @@
 """Durable LangGraph: `DurableGraph(compiled)`. Importing it puts the cuts into LangGraph; see `_tasks` and `_calls`."""
 
 from . import _calls, _lending, _tasks
-from ._graph import DurableGraph
+from ._durable import DurableGraph
 
 _tasks.install()
 _calls.install()

@@ -12,7 +12,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from .._core.context import lend, lend_call
+from .._core import lend, lend_call
 from ._private import langchain_config, langchain_modules, langgraph_runnable
 
 

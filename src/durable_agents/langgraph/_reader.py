@@ -16,8 +16,8 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # langgraph-checkpoint 4.3.2
 
+from .._core import Store
 from .._core.errors import DurableError, EncodingError
-from .._core.store import Store
 from ._deltas import StoredList, digest_in, inline_in, loaded_list, parse_parts, resolve
 
 LIST, SNAPSHOT, ELEMENTS = "list", "snapshot", "elements"

@@ -32,8 +32,8 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot  # langgraph-checkpoint 4.3.2
 
+from .._core import Statement, Store
 from .._core.errors import EncodingError
-from .._core.store import Statement, Store
 from ._deltas import Item, KnownLists, Place, StoredList, encode_elements, encode_list
 from ._reader import ELEMENTS, LIST, SNAPSHOT, Head, Reader, config_of
 from ._serde import strict_serde

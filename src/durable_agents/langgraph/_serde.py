@@ -26,8 +26,8 @@ from langgraph.checkpoint.serde.jsonplus import (
     JsonPlusSerializer,
 )
 
+from .._core import logger
 from .._core.errors import EncodingError
-from .._core.log import logger
 
 TypeName = tuple[str, ...]
 """Module and name of a class."""

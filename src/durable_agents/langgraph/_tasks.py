@@ -24,11 +24,21 @@ from langgraph.constants import START
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.types import PregelExecutableTask, RetryPolicy, Send
 
-from .._core import RUN, SCOPE, Draft, Execution, Scope, Statement, dumps, failure, inside
-from .._core.context import escape
+from .._core import (
+    RUN,
+    SCOPE,
+    Draft,
+    Execution,
+    Scope,
+    Statement,
+    dumps,
+    escape,
+    failure,
+    inside,
+    logger,
+    now_us,
+)
 from .._core.errors import EncodingError
-from .._core.log import logger
-from .._core.record import now_us
 from ._private import (
     CONF,
     CONFIG_KEY_CALL,

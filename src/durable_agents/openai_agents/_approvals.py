@@ -11,8 +11,7 @@ from typing import Any
 
 from agents import RunState, ToolApprovalItem
 
-from .._core import Question
-from .._core.log import logger
+from .._core import Question, logger
 
 
 def questions_of(items: Iterable[ToolApprovalItem], past: Iterable[Question]) -> dict[str, Any]:

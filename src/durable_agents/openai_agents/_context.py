@@ -17,9 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .._core import Call, Codec, dumps
+from .._core import Call, Codec, dumps, logger
 from .._core.errors import EncodingError
-from .._core.log import logger
 from . import _private
 
 T = TypeVar("T")

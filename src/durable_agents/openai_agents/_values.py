@@ -24,9 +24,8 @@ from agents.usage import Usage as SdkUsage
 from openai.types import responses, shared
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseUsage
 
-from .._core import Codec, JsonCodec, Usage
+from .._core import Codec, JsonCodec, Usage, logger
 from .._core.errors import EncodingError
-from .._core.log import logger
 
 _SDK: tuple[type, ...] = (
     ModelResponse, SdkUsage, RequestUsage, GuardrailFunctionOutput, ToolGuardrailFunctionOutput, ModelSettings,

@@ -17,8 +17,7 @@ from weakref import WeakSet
 from strands import Agent
 from strands.middleware import ExecuteToolStage, InvokeModelStage
 
-from .._core import Call, Codec, Execution, Scope, begin, effects, failure, inside
-from .._core.context import escape
+from .._core import Call, Codec, Execution, Scope, begin, effects, escape, failure, inside
 from .._core.errors import EncodingError
 from ._places import Active, InRun, Place, find
 from ._played import play

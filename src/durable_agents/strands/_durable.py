@@ -13,10 +13,8 @@ from strands.multiagent.base import MultiAgentResult
 from strands.multiagent.graph import Graph
 from strands.multiagent.swarm import Swarm
 
-from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name, engine
-from .._core.codec import type_name
+from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name, type_name
 from .._core.errors import ConfigurationError, EncodingError, NotSupported, RunWaiting
-from .._core.store import runs
 from ._runner import Live, StrandsRunner
 from ._shape import default_label
 
@@ -200,7 +198,7 @@ class _Durable(Generic[Result]):
                 return
             raise
         if waiting is not None and waiting[0] != run_id:
-            if run_id is not None and runs.get(engine.current().store, run_id) is not None:
+            if run_id is not None and self.durable.has_run(run_id):
                 return  # it attaches
             raise TypeError(
                 f"must resume from interrupt with list of interruptResponse's: run {waiting[0]!r} waits in the session "

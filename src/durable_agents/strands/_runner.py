@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from .._core import RUN, SCOPE, Execution, Pause, Question, Request, Runner, Store, astep, engine
-from .._core.codec import type_name
+from .._core import RUN, SCOPE, Execution, Pause, Question, Request, Runner, Store, astep, engine, type_name
 from .._core.errors import ConfigurationError, NotSupported
 from ._calls import install
 from ._places import Active, InRun

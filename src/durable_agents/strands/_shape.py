@@ -6,7 +6,7 @@ from typing import Any
 
 from strands import Agent
 
-from .._core.context import escape
+from .._core import escape
 from .._core.errors import ConfigurationError, NotSupported
 from ._private import AgentAsTool, Graph, Swarm
 

@@ -13,9 +13,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
-from .._core import RUN, OnCodeChange, Request, Restore, Run, acting, default_name, engine
+from .._core import RUN, OnCodeChange, Request, Restore, Run, acting, default_name, engine, logger
 from .._core.errors import ConfigurationError, EncodingError, NotSupported
-from .._core.log import logger
 from ._private import CONF, CONFIG_KEY_TASK_ID, CONFIG_KEY_THREAD_ID, ensure_config, is_xxh3_128_hexdigest
 from ._runner import RECORDED_KEYWORDS, GraphRunner, Live, staging
 from ._saver import DurableSaver, strict_serde
