@@ -127,10 +127,13 @@ def crash(session: nox.Session, framework: str) -> None:
 
 
 @nox.session(default=False)
-def bench(session: nox.Session) -> None:
+@nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
+def bench(session: nox.Session, framework: str) -> None:
     """What a step costs, beside the framework alone and beside a bare commit."""
-    install_framework(session, "langgraph", "test")
-    session.run("python", "benchmarks/step_cost.py", *session.posargs)
+    install_framework(session, framework, "test")
+    if framework == "langgraph":
+        session.run("python", "benchmarks/step_cost.py", *session.posargs)
+    session.run("python", "benchmarks/call_cost.py", framework, *session.posargs)
 
 
 @nox.session(default=False)

@@ -10,9 +10,6 @@ PostgreSQL: tables with their indexes) and of the write-ahead log, per superstep
 
 import argparse
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,16 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import steps
 import supersteps
-
-import postgres
-
-
-@contextmanager
-def databases() -> Iterator[dict[str, str]]:
-    """A fresh database of each kind: name → URL."""
-    with tempfile.TemporaryDirectory() as folder, postgres.running() as server:
-        server.create_database("bench")
-        yield {"sqlite": f"sqlite:///{folder}/bench.sqlite", "postgresql": server.url("bench")}
+from fresh import databases
 
 
 def main() -> None:
