@@ -280,3 +280,125 @@ def test_durable_agents_imports_no_crewai() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+# -- what a copy of a crew must not lose
+
+
+class Says(Model):
+    """Says its name, and what it was told to build on."""
+
+    def call(self, messages: Any, *args: Any, **kwargs: Any) -> str:
+        told = str(messages[-1]["content"])
+        built = [word for word in ("FROM-X", "FROM-Y") if word in told]
+        return f"Thought: I now can give a great answer\nFinal Answer: FROM-{self.model} on {built}"
+
+
+def sayer(name: str) -> Agent:
+    return Agent(role="clerk", goal="to serve", backstory="long", llm=Says(model=name))
+
+
+def test_agents_that_only_tasks_name() -> None:
+    for agents in ([], [sayer("X")]):
+        task = Task(description="do it", expected_output="x", agent=sayer("Y"))
+        native = Crew(agents=agents, tasks=[task])
+        assert (
+            DurableCrew(native, name()).kickoff(run_id=name()).raw == native.kickoff().raw == "FROM-Y on []"
+        )
+
+
+def test_the_context_of_a_task_is_that_of_the_task_meant() -> None:
+    """Two tasks of the same text: `Crew.copy` takes the one for the other."""
+    x, y, z = sayer("X"), sayer("Y"), sayer("Z")
+    first, second = (Task(description="do it", expected_output="x", agent=agent) for agent in (x, y))
+    third = Task(description="build on it", expected_output="x", agent=z, context=[first])
+    native = Crew(agents=[x, y, z], tasks=[first, second, third])
+    durable = DurableCrew(native, name()).kickoff(run_id=name()).raw
+    assert durable == native.kickoff().raw == "FROM-Z on ['FROM-X']"
+
+
+def test_the_users_own_models_are_asked() -> None:
+    planner = Says(model="planner")
+    task = Task(description="do it", expected_output="x", agent=sayer("X"))
+    app = DurableCrew(Crew(agents=[task.agent], tasks=[task], planning_llm=planner), name())
+    assert app._make().planning_llm is planner
+
+
+def test_a_crew_of_a_class_of_its_own_is_refused() -> None:
+    class Mine(Crew):
+        pass
+
+    task = Task(description="do it", expected_output="x", agent=sayer("X"))
+    with pytest.raises(NotSupported, match="Mine"):
+        DurableCrew(Mine(agents=[task.agent], tasks=[task]), name())
+
+
+# -- what methods that run side by side begin
+
+
+class Optional(BaseModel):
+    log: list[str] | None = None
+    seen: set[str] | None = None
+    items: list[str] = []
+    count: int = 0
+
+
+class SideBySide(Flow[Optional]):
+    suppress_flow_events: bool = True
+    _skip_auto_memory: bool = True
+
+    @start()
+    def begin(self) -> None:
+        pass
+
+    def _work(self, who: str) -> None:
+        self.state.log = [*(self.state.log or []), who]
+        self.state.seen = {*(self.state.seen or ()), who}
+        self.state.items = [*self.state.items, who]
+        self.state.count += 1
+
+    @listen(begin)
+    async def one(self) -> None:
+        self._work("one")
+
+    @listen(begin)
+    async def two(self) -> None:
+        self._work("two")
+
+    @listen(and_(one, two))
+    def end(self) -> Any:
+        state = self.state
+        return [sorted(state.log or []), sorted(state.seen or ()), sorted(state.items), state.count]
+
+
+class Unstructured(Plain):
+    @start()
+    def begin(self) -> None:
+        pass
+
+    def _work(self, who: str) -> None:
+        self.state.setdefault("log", []).append(who)
+        self.state.setdefault("by", {})[who] = 1
+        self.state["count"] = self.state.get("count", 0) + 1
+
+    @listen(begin)
+    async def one(self) -> None:
+        self._work("one")
+
+    @listen(begin)
+    async def two(self) -> None:
+        self._work("two")
+
+    @listen(and_(one, two))
+    def end(self) -> Any:
+        return [sorted(self.state["log"]), sorted(self.state["by"]), self.state["count"]]
+
+
+@pytest.mark.parametrize("flow", [SideBySide, Unstructured])
+def test_what_two_methods_begin_side_by_side_is_kept_from_both(flow: Any) -> None:
+    native = flow().kickoff()
+    app = DurableFlow(flow, name())
+    run_id = name()
+    assert app.kickoff(run_id=run_id) == native
+    assert native[0] == ["one", "two"]
+    assert native[-1] == 2

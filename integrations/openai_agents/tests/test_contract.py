@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from contract import Contract, Framework, Tool
 from durable_agents import Run
 from durable_agents.openai_agents import DurableRunner
 
-sys.path.insert(0, str(Path(__file__).parent))
-from kit import Brain, calls, says
+from .kit import Brain, calls, says
 
 
 def charging(outputs: list[Any], items: list[Any]) -> list[Any]:

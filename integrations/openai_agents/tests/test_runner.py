@@ -608,3 +608,30 @@ async def test_plain_run_configs_are_recorded_and_others_are_live() -> None:
     with pytest.raises(NotRecoverable, match="run_config"):
         app.start("hi", run_config=RunConfig(model=Brain(lambda outputs, items: says("x"))))
     assert (await app.run("hi", run_config={"workflow_name": "x"})).final_output == "done: ['receipt 7']"
+
+
+def test_an_option_that_there_is_not_is_an_error() -> None:
+    """A misspelt `run_id` would charge twice."""
+    log: list[str] = []
+    app = durable(clerk(log))
+    for verb in (app.run_sync, app.start):
+        with pytest.raises(TypeError, match="runid"):
+            verb("hi", runid="order-55")
+    assert log == []
+
+
+async def test_a_state_that_decides_nothing_is_told_what_has_become_of_its_run() -> None:
+    log: list[str] = []
+    tool = counting(log)
+    tool.needs_approval = True
+    app = durable(Agent(name="clerk", model=then_done(("charge", {"amount": 7})), tools=[tool]))
+    state = (await app.run("hi", run_id="r1")).to_state()
+    assert (await app.run(state, run_id="r1")).interruptions
+    await asyncio.to_thread(runs.get("r1").answer, True)
+    await runs.get("r1").aresult(timeout=20)
+    assert (await app.run(state, run_id="r1")).final_output == "done: ['receipt 7']"
+    second = (await app.run("hi", run_id="r2")).to_state()
+    await asyncio.to_thread(runs.get("r2").cancel)
+    with pytest.raises(RunCancelled):
+        await app.run(second, run_id="r2")
+    assert log == ["charge 7"]

@@ -365,3 +365,44 @@ def test_it_is_an_agent(name: str) -> None:
     assert app.tool_names == ["charge"]
     assert isinstance(app.durable.target, Agent)
     assert isinstance(app.model, Scripted)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("where", ["text", "tool"])
+def test_leaving_a_stream_in_the_middle_of_a_call(name: str, where: str, closes: bool) -> None:
+    """The call in flight can only come to its end on the loop that is leaving it."""
+
+    @tool
+    async def charge(amount: int) -> Any:
+        """Charge an amount."""
+        yield "charging"
+        await asyncio.sleep(0.2)
+        yield f"receipt {amount}"
+
+    def plan(replies: int, messages: Any) -> Any:
+        return [("charge", {"amount": 1})] if replies == 0 and where == "tool" else "one two three"
+
+    app = DurableAgent(agent_of(plan, charge), name)
+
+    def ended() -> None:
+        while runs.get("r").status != "cancelled":
+            time.sleep(0.01)
+
+    async def left() -> None:
+        events = app.stream_async("go", run_id="r")
+        async for event in events:
+            if "data" in event or "tool_stream_event" in event:
+                break
+        if closes:
+            await events.aclose()
+        del events
+        await asyncio.wait_for(asyncio.to_thread(ended), 20)
+
+    asyncio.run(left())
+    assert runs.get("r").status == "cancelled"
+
+
+def test_setting_an_attribute_of_the_wrapper_is_refused(name: str) -> None:
+    app = DurableAgent(agent_of(lambda replies, messages: "hello"), name)
+    with pytest.raises(NotSupported, match="system_prompt"):
+        app.system_prompt = "another"

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DRAIN_SECONDS = 30.0
+# How long whoever leaves a stream early waits for what is in flight; that ends, and is recorded, all the same.
+_LEAVING_SECONDS = 5.0
 
 
 class Execution:
@@ -347,8 +349,7 @@ class Execution:
             self.stop(CancelRequested(f"run {self.id!r} was stopped by the consumer of its stream"))
             with self.active():
                 events.close()
-            with suppress(RunCancelled):
-                settle(self, None)
+            wait([self.engine.settlers.submit(self._settle_left)], _LEAVING_SECONDS)
             raise
         except BaseException as error:
             settle_error(self, error)
@@ -379,8 +380,9 @@ class Execution:
             self.stop(Released() if detached else stopped)
             with self.active():
                 await events.aclose()
-            with suppress(RunCancelled, Released):
-                settle(self, None)
+            # In a thread: what is still in flight can only come to its end on this loop.
+            left = asyncio.ensure_future(self._in_settler(self._settle_left))
+            await asyncio.wait([left], timeout=_LEAVING_SECONDS)
             raise
         except BaseException as error:
             caught = error
@@ -389,6 +391,11 @@ class Execution:
         with self.active():
             result = outcome()
         await self._in_settler(lambda: settle(self, result))
+
+    def _settle_left(self) -> None:
+        """The consumer of the stream has left; nobody hears of the outcome, or of what was in flight."""
+        with suppress(RunCancelled, Stop):
+            settle(self, None)
 
     async def _in_settler(self, work: Callable[[], Any]) -> Any:
         """Settle in a thread. A cancelled caller detaches; what was begun is written all the same."""

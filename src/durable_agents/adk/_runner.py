@@ -21,6 +21,7 @@ from ._shape import refuse, structure_of
 from ._tables import MIGRATIONS
 from ._values import adk_codec
 
+_CONFIRMATION = "adk_request_confirmation"
 _EVENTS, _OPEN = "adk events", "adk open calls"
 
 
@@ -171,7 +172,8 @@ def reply(pause: Question, answers: Mapping[str, Any]) -> genai.Content:
             continue
         given = answers[id]
         if not isinstance(given, genai.FunctionResponse):
-            response = given if isinstance(given, dict) else {"result": given}
+            wrapped = "confirmed" if asked["name"] == _CONFIRMATION and isinstance(given, bool) else "result"
+            response = given if isinstance(given, dict) else {wrapped: given}
             given = genai.FunctionResponse(id=id, name=asked["name"], response=response)
         parts.append(genai.Part(function_response=given))
     return genai.Content(role="user", parts=parts)

@@ -21,6 +21,19 @@ from ._values import codec_of, types_of_crew, types_of_flow
 from ._waits import asked_again
 
 
+class _WithAgentsOfTasks:
+    """A crew to be copied, among whose agents are those that only its tasks name."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        known = {id(agent) for agent in crew.agents}
+        others = {id(task.agent): task.agent for task in crew.tasks if task.agent is not None}
+        self.agents = [*crew.agents, *(agent for key, agent in others.items() if key not in known)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._crew, name)
+
+
 class DurableCrew(CrewAIRunner):
     """The durable form of a crew.
 
@@ -57,6 +70,11 @@ class DurableCrew(CrewAIRunner):
             raise NotSupported(
                 "a crew with stream=True is not supported yet: leave it out; Run.steps() tells how far a run is"
             )
+        if type(crew) is not Crew:
+            raise NotSupported(
+                f"a {type(crew).__qualname__}, which derives from Crew, is not supported: each run has a copy of the "
+                f"crew, and Crew.copy makes plain crews"
+            )
         self.crew = crew
         super().__init__(
             name or default_name(crew.name or "crew"),
@@ -70,12 +88,27 @@ class DurableCrew(CrewAIRunner):
         return structure_of_crew(self.crew)
 
     def _make(self) -> Crew:
-        """A copy for one run. CrewAI finds the agents of the copied tasks by their role, which two may share."""
-        copied = self.crew.copy()
-        ours = {id(agent): copy for agent, copy in zip(self.crew.agents, copied.agents, strict=True)}
-        for task, copy in zip(self.crew.tasks, copied.tasks, strict=True):
+        """A copy for one run.
+
+        `Crew.copy` finds the agents of the copied tasks by their role and the tasks of a context by their text, which
+        two may share; it knows no agents but the crew's own; and it makes other models out of what models look like as
+        data.
+        """
+        crew = self.crew
+        everybody = _WithAgentsOfTasks(crew)
+        copied = Crew.copy(everybody)  # type: ignore[arg-type]
+        agents = {id(agent): copy for agent, copy in zip(everybody.agents, copied.agents, strict=True)}
+        tasks = {id(task): copy for task, copy in zip(crew.tasks, copied.tasks, strict=True)}
+        for task in crew.tasks:
+            copy = tasks[id(task)]
             if task.agent is not None:
-                copy.agent = ours.get(id(task.agent)) or task.agent.copy()
+                copy.agent = agents[id(task.agent)]
+            if isinstance(task.context, list):
+                copy.context = [tasks[id(other)] for other in task.context if id(other) in tasks]
+        copied.__dict__["agents"] = [agents[id(agent)] for agent in crew.agents]
+        for name in ("planning_llm", "chat_llm", "function_calling_llm"):
+            if getattr(crew, name, None) is not None:
+                copied.__dict__[name] = getattr(crew, name)
         return copied
 
     async def _arun(self, native: Any, verb: str, inputs: Inputs, keywords: dict[str, Any]) -> Any:

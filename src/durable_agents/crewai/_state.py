@@ -2,8 +2,8 @@
 
 A method's record holds its own changes, field by field. Where methods run side by side each works on a copy of the
 state, and its changes are merged when it finishes: what two append, add up or put under different keys is kept from
-both, else the later one wins. So a method that is cut off leaves nothing half done, and the merge is the same in every
-replay.
+both, also where the field was missing or None before; else the later one wins. So a method that is cut off leaves
+nothing half done, and the merge is the same in every replay.
 """
 
 import copy
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 Change = tuple[Any, ...]
 _MISSING = object()
+_EMPTY: dict[type, Any] = {list: [], set: set(), dict: {}, int: 0, float: 0.0}
 _RUNAWAY = 20  # levels; what is nested deeper is set as a whole
 
 
@@ -26,13 +27,10 @@ class View:
 
     def __init__(self, shared: Any, isolated: bool) -> None:
         self.own = shared
-        self._copies: dict[int, Any] = {}
         try:
             self._base = copy.deepcopy(_fields(shared))
             if isolated:
                 self.own = copy.deepcopy(shared)
-                self._copies = {}
-                _pair(self._base, _fields(self.own), self._copies, 0)
         except Exception:  # a client, a lock: the state is worked on as it is, and recorded as a whole
             self._base, self.own, isolated = {}, shared, False
         self.isolated = isolated
@@ -52,16 +50,17 @@ class View:
             return ("drop",)
         if _is_same(base, now):
             return None
+        if self.isolated and (base is _MISSING or base is None) and type(now) in _EMPTY:
+            base = _EMPTY[type(now)]  # what two methods begin side by side is kept from both, too
         if type(base) is not type(now) or depth > _RUNAWAY:
             return ("set", now)
-        in_place = not self.isolated or self._copies.get(id(base)) is now
         if self.isolated and type(now) in (int, float):
             return ("number", base, now)
-        if type(now) is list and in_place and len(now) >= len(base) and _is_same(base, now[: len(base)]):
+        if type(now) is list and len(now) >= len(base) and _is_same(base, now[: len(base)]):
             return ("append", now[len(base) :])
-        if type(now) is set and in_place:
+        if type(now) is set:
             return ("members", now - base, base - now)
-        if type(now) is dict and in_place:
+        if type(now) is dict:
             changed = {
                 k: c for k, v in now.items() if (c := self._change(base.get(k, _MISSING), v, depth + 1))
             }
@@ -95,6 +94,8 @@ def _apply(fields: Any, name: Any, operation: str, details: list[Any]) -> None:
     elif operation == "keys" and isinstance(there, dict):
         for key, (inner, *rest) in details[0].items():
             _apply(there, key, inner, rest)
+    elif operation == "members":
+        fields[name] = set(details[0])
     elif operation == "keys":
         fields[name] = {}
         _apply(fields, name, operation, details)
@@ -106,18 +107,6 @@ def _fields(state: Any) -> dict[Any, Any]:
     if isinstance(state, dict):
         return dict(state)
     return {**state.__dict__, **(getattr(state, "__pydantic_extra__", None) or {})}
-
-
-def _pair(base: Any, own: Any, pairs: dict[int, Any], depth: int) -> None:
-    """Which container of the copy is which of the base: what is still the same object was changed in place."""
-    if depth > _RUNAWAY:
-        return
-    if isinstance(base, dict):
-        pairs[id(base)] = own
-        for key, value in base.items():
-            _pair(value, own.get(key), pairs, depth + 1)
-    elif isinstance(base, list | set):
-        pairs[id(base)] = own
 
 
 def _is_same(left: Any, right: Any) -> bool:

@@ -130,6 +130,8 @@ class DurableRunner(AgentsRunner):
         self, input: Input, options: dict[str, Any], run_id: str | None, streams: bool = False
     ) -> tuple[Request, str | None] | Run:
         """The request and its run's id; or the run that waits and is decided nothing about."""
+        if unknown := options.keys() - RunOptions.__annotations__.keys():
+            raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {min(unknown)!r}")
         session = options.get("session")
         if session is not None:
             check_session(session)
@@ -192,7 +194,10 @@ class DurableRunner(AgentsRunner):
         return found[0]
 
     def _waiting(self, run: Run) -> RunResult:
-        """What the verb returns for a state that decides nothing: the run still waits."""
+        """What is returned for a state that decides nothing: that the run waits, or what has become of it since."""
+        if run.status in ("succeeded", "failed", "cancelled"):
+            over: RunResult = run.result()
+            return over
         pause = run._pause()
         assert pause is not None
         result: RunResult = self.paused_result(run.id, None, pause)

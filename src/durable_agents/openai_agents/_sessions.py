@@ -68,7 +68,9 @@ async def _add(session: Any, items: list[Any], **options: Any) -> None:
     before = _held(frame)[id(session)][1]
 
     async def add() -> None:
-        if _recovers(frame) and _is_there(await _native_get(session), before, items):
+        # As far back as was read then: the session's own limit may be shorter than what was appended.
+        reach = len(before) + len(items)
+        if _recovers(frame) and _is_there(await _native_get(session, reach), before, items):
             return
         await _native_add(session, items, **options)
 
@@ -97,10 +99,10 @@ async def _pop(session: Any, **options: Any) -> Any:
 
 def _is_there(held: list[Any], before: list[Any], items: list[Any]) -> bool:
     """Whether the items were appended already; by its end alone, when somebody else has changed the session."""
-    now = _text(held)
-    if now == _text([*before, *items]):
+    if _text(held) == _text([*before, *items]):
         return True
-    return now != _text(before) and _text(held[-len(items) :]) == _text(items)
+    as_before = _text(held[len(held) - len(before) :]) == _text(before) if before else not held
+    return not as_before and _text(held[-len(items) :]) == _text(items)
 
 
 def _text(items: list[Any]) -> str:

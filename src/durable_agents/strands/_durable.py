@@ -68,6 +68,14 @@ class _Durable(Generic[Result]):
             raise NotSupported(f"{name}() is not supported by {type(self).__name__}: {_REFUSED[name]}")
         return getattr(self.durable.target, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "durable":
+            raise NotSupported(
+                f"{name!r} cannot be set on a {type(self).__name__}: set it on the agent itself, before it is wrapped, "
+                f"so that every process has it"
+            )
+        super().__setattr__(name, value)
+
     def _call(
         self, prompt: Any, run_id: str | None, session_id: str | None, keywords: dict[str, Any]
     ) -> Result:

@@ -4,6 +4,8 @@ The number is that of the agent's model call in this run, under the same node or
 has its number. It does not begin again after a pause, and depends on nothing that arrives in any order.
 """
 
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +55,7 @@ class InRun:
         active: by the id of the agent.
         groups: by the id of the graph or swarm, its nodes in the order of their first results.
         handing_off: ids of the agents of swarms.
+        playing: the calls whose parts are being handed out.
         killed: an exception that ends the run where it stands, and that Strands would swallow.
     """
 
@@ -61,12 +64,19 @@ class InRun:
     places: dict[tuple[str, int], Place] = field(default_factory=dict)
     groups: dict[int, list[str]] = field(default_factory=dict)
     handing_off: set[int] = field(default_factory=set)
+    playing: list[AsyncGenerator[Any, None]] = field(default_factory=list)
     killed: BaseException | None = None
 
     @classmethod
     def of(cls, run: Execution) -> "InRun":
         found: InRun = run.memory.setdefault(_MEMORY, cls())
         return found
+
+    async def stop_playing(self) -> None:
+        """End the calls that the native loop has left standing: their consumer has gone."""
+        for parts in [*self.playing]:
+            with suppress(RuntimeError):  # one that runs in a task of its own, and is cancelled there
+                await parts.aclose()
 
     def check(self, run: Execution) -> None:
         """Raise what ends the run: Strands swallows it when it comes out of one of several tools or nodes."""

@@ -10,7 +10,7 @@ from ._places import InRun
 from ._private import InterruptException
 
 
-async def play(
+def play(
     call: Call,
     body: AsyncGenerator[Any, None],
     done: Callable[[], Any],
@@ -24,6 +24,19 @@ async def play(
         done: what is recorded; None when the body has not finished, but waits for somebody.
         is_last: whether the consumer asks for nothing after this part: all is over before it is handed out.
     """
+    playing = InRun.of(call.run).playing
+    parts = _play(call, body, done, is_last, lambda: playing.remove(parts))
+    playing.append(parts)
+    return parts
+
+
+async def _play(
+    call: Call,
+    body: AsyncGenerator[Any, None],
+    done: Callable[[], Any],
+    is_last: Callable[[Any], bool],
+    ended: Callable[[], None],
+) -> AsyncGenerator[Any, None]:
     run, last = call.run, []
     if not run.is_surely_ours:
         await run.in_thread(run.confirm)
@@ -64,5 +77,6 @@ async def play(
                     await body.aclose()
     finally:
         run.leave(call.leaf)
+        ended()
     for part in last:
         yield part

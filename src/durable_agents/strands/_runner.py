@@ -153,6 +153,7 @@ class StrandsRunner(Runner):
                 yield event
         finally:
             await events.aclose()
+            await mine.stop_playing()
             for member in shape.agents.values():
                 mine.active.pop(id(member.agent), None)
             for group in groups:
