@@ -47,6 +47,7 @@ def test_the_first_run_launches_on_a_file_in_the_working_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(engine.DATABASE_URL, raising=False)
+    monkeypatch.setattr(engine, "_launched_with", None)  # as in a process that has not launched before
     assert agent(lambda _: 1).run() == 1
     assert (tmp_path / "durable_agents.sqlite").exists()
 

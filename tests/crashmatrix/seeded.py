@@ -20,7 +20,7 @@ from plain import Plain
 
 def once(body: Any, native: Any = None) -> Scenario:
     turn = Turn("r1", lambda app, run_id: app.run(2, run_id=run_id), native=lambda body: body(2))
-    return Scenario(runner=Plain(body), turns=[turn], native=native)
+    return Scenario(replays=False, runner=Plain(body), turns=[turn], native=native)
 
 
 def charge(world: World, amount: int) -> str:
@@ -55,7 +55,11 @@ def forgetful(world: World) -> Scenario:
     def body(n: int) -> list[str]:
         return [charge(world, 1), charge(world, n)]
 
-    return Scenario(runner=Forgetful(body), turns=[Turn("r1", lambda app, run_id: app.run(2, run_id=run_id))])
+    return Scenario(
+        replays=False,
+        runner=Forgetful(body),
+        turns=[Turn("r1", lambda app, run_id: app.run(2, run_id=run_id))],
+    )
 
 
 @scenario
@@ -146,7 +150,9 @@ def hangs(world: World) -> Scenario:
     def body(n: int) -> str:
         return charge(world, n)
 
-    return Scenario(runner=Stuck(body), turns=[Turn("r1", lambda app, run_id: app.run(2, run_id=run_id))])
+    return Scenario(
+        replays=False, runner=Stuck(body), turns=[Turn("r1", lambda app, run_id: app.run(2, run_id=run_id))]
+    )
 
 
 @scenario
@@ -162,6 +168,7 @@ def forgets_its_state(world: World) -> Scenario:
         return step("node", "pay", call, leaf=False) + charge(world, n)
 
     return Scenario(
+        replays=False,
         runner=Plain(body),
         turns=[Turn("r1", lambda app, run_id: app.run(2, run_id=run_id))],
         show=lambda app: seen,
@@ -204,7 +211,7 @@ def answers_twice(world: World) -> Scenario:
         return [ask("first"), charge(world, n), ask("second")]
 
     turn = Turn("r1", lambda app, run_id: app.run(2, run_id=run_id), attaches=False)
-    return Scenario(runner=Plain(body), turns=[turn, Answer("r1", "one"), Answer("r1", "two")])
+    return Scenario(replays=False, runner=Plain(body), turns=[turn, Answer("r1", "one"), Answer("r1", "two")])
 
 
 @scenario
@@ -217,7 +224,7 @@ def other_than_natively(world: World) -> Scenario:
 
 @scenario
 def without_boundaries(world: World) -> Scenario:
-    return Scenario(runner=Plain(lambda n: n, name="nothing"), turns=[])
+    return Scenario(replays=False, runner=Plain(lambda n: n, name="nothing"), turns=[])
 
 
 @scenario
@@ -318,4 +325,4 @@ def never_returns(world: World) -> Scenario:
         return charge(world, n)
 
     turn = Turn("r1", lambda app, run_id: app.run(2, run_id=run_id), attaches=False)
-    return Scenario(runner=Stranded(body), turns=[turn])
+    return Scenario(replays=False, runner=Stranded(body), turns=[turn])
