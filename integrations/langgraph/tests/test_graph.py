@@ -124,7 +124,7 @@ def test_with_config_gives_a_copy_whose_runs_are_the_same_runners() -> None:
 def test_durable_picks_the_runner_by_the_objects_framework() -> None:
     app = durable_agents.durable(line(a), f"g{uuid.uuid4().hex}")
     assert isinstance(app, DurableGraph)
-    with pytest.raises(NotSupported, match="langgraph"):
+    with pytest.raises(NotSupported, match="LangGraph"):
         durable_agents.durable(object())
 
 
