@@ -6,7 +6,7 @@ every finished step is served from its record.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -80,6 +80,9 @@ class AgentsRunner(Runner):
             input = await self._input(execution, options)
             opened.enter_context(self._loop(execution))
             result = await self._native(input, options, streams=bool(execution.incidental["streams"]))
+        if isinstance(result, RunResultStreaming) and not result.interruptions:
+            with suppress(EncodingError):  # nobody listens: what is asked for is the result
+                result = self.decode_result(self.encode_result(execution, result))
         return self.outcome(execution, result)
 
     async def _native(self, input: Any, options: dict[str, Any], streams: bool) -> RunResultBase:
