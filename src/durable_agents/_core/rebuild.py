@@ -10,7 +10,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from .context import Scope
-from .errors import Aborted, DurableError, ResultNotRecorded, Stop
+from .errors import Aborted, DurableError, EncodingError, ResultNotRecorded, Stop
 from .execution import Execution
 from .journal import Journal
 from .record import Draft, Record
@@ -36,12 +36,21 @@ def _replay(running: "Engine", runner: "Runner", run_id: str, epoch: int) -> Any
     replay = _Replay(running, runner, run_id, owner="", epoch=epoch)
     try:
         if runner.is_async(replay):
-            return asyncio.run(_adrive(replay))
+            return _as_result(replay, asyncio.run(_adrive(replay)))
         replay.top = Scope()
         with replay.active():
-            return runner.drive(replay)
+            outcome = runner.drive(replay)
+        return _as_result(replay, outcome)
     except Stop as stop:
         raise _reason(stop, run_id) from stop
+
+
+def _as_result(replay: "_Replay", outcome: Any) -> Any:
+    """The outcome as who asks later gets it, where it can be stored: it may only refer to the result."""
+    try:
+        return replay.runner.decode_result(replay.runner.encode_result(replay, outcome))
+    except EncodingError:
+        return outcome
 
 
 async def _adrive(replay: "_Replay") -> Any:
