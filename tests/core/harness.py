@@ -65,7 +65,16 @@ def until_over(run_ids: Iterable[str], seconds: float = 30.0) -> None:
             del left[0]
         return not left
 
-    eventually(over, seconds, lambda: {run_id: status(run_id) for run_id in left})
+    def how() -> str:
+        """A failed run's error says why."""
+        return str(
+            {
+                run_id: (status(run_id), status(run_id) and durable_agents.runs.get(run_id).error)
+                for run_id in left
+            }
+        )
+
+    eventually(over, seconds, how)
 
 
 def status(run_id: str) -> str:
