@@ -169,21 +169,28 @@ def test_a_restarted_database_loses_nothing_and_doubles_nothing(
     nobody_died(programs, caplog)
 
 
+def set_clock(file: Path, seconds: str) -> None:
+    """At once: a process that read a file half written would meet an error wherever it asks for the time."""
+    written = file.with_suffix(".written")
+    written.write_text(seconds)
+    written.rename(file)
+
+
 @pytest.mark.usefixtures("watched")
 def test_clocks_that_are_an_hour_off_and_jump_matter_to_nobody(
     programs: Programs, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One worker's clock is an hour fast, the other's an hour slow, and both jump to the other side meanwhile."""
     clocks = {name: tmp_path / name for name in ("fast", "slow")}
-    clocks["fast"].write_text("3600")
-    clocks["slow"].write_text("-3600")
+    set_clock(clocks["fast"], "3600")
+    set_clock(clocks["slow"], "-3600")
     workers = [programs.worker(clock=str(clock)) for clock in clocks.values()]
     started = [f"{verb}{n}" for verb in ("call", "start") for n in range(4)]
     for run_id, program in zip(started, itertools.cycle(workers), strict=False):
         program.tell(run_id[:-1], "steps", run_id, None, {"count": 40, "seconds": 0.05})
     eventually(lambda: len(programs.ledger.effects()) > 80)
-    clocks["fast"].write_text("-3600")
-    clocks["slow"].write_text("3600")
+    set_clock(clocks["fast"], "-3600")
+    set_clock(clocks["slow"], "3600")
     until_over(started)
     each_once(programs, *moments(started, 40))
     nobody_died(programs, caplog)
