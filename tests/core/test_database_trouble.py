@@ -24,7 +24,7 @@ import durable_agents
 import postgres
 from core.harness import SOURCES, Programs, drive, eventually
 from durable_agents import errors, runs
-from durable_agents._core import RUN, Statement, astep, emit, engine, journal, step
+from durable_agents._core import RUN, Statement, astep, background, emit, engine, journal, step
 from durable_agents._core.errors import OwnershipLost
 from durable_agents._core.store import Store, base, open_store, sqlite
 from durable_agents._core.worker import Liveness, Worker
@@ -44,8 +44,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(base, "BRIEF", 0.1)
     monkeypatch.setattr(base, "LOCK_WAIT", 0.1)
     monkeypatch.setattr(journal, "_LONGEST_PAUSE", 0.2)
-    monkeypatch.setattr(engine, "_SHUTDOWN_SECONDS", 0.5)
-    monkeypatch.setattr(engine, "_FAREWELL_SECONDS", 2.0)
+    monkeypatch.setattr(background, "_SHUTDOWN_SECONDS", 0.5)
+    monkeypatch.setattr(background, "_FAREWELL_SECONDS", 2.0)
     yield
     durable_agents.shutdown()
     engine.RUNNERS.clear()
@@ -490,10 +490,10 @@ PROGRAM = """
 import logging, sys, time, pathlib
 sys.path[:0] = {sources!r}
 import durable_agents
-from durable_agents._core import engine, step
+from durable_agents._core import background, step
 from plain import Plain
 
-engine._SHUTDOWN_SECONDS, engine._FAREWELL_SECONDS = 0.5, 1.0
+background._SHUTDOWN_SECONDS, background._FAREWELL_SECONDS = 0.5, 1.0
 
 def tool():
     print("in the step", flush=True)

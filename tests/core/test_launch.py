@@ -17,7 +17,7 @@ import pytest
 import durable_agents
 from core.harness import Programs, eventually
 from durable_agents import errors, runs
-from durable_agents._core import RUN, astep, default_name, engine, step
+from durable_agents._core import RUN, astep, background, default_name, engine, step
 from plain import Plain, Steer
 
 Agent = Callable[..., Plain]
@@ -345,7 +345,7 @@ def test_shutdown_does_not_wait_for_a_run_that_has_no_step_in_flight(
 def test_shutdown_gives_up_on_a_step_that_does_not_end(
     agent: Agent, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_SHUTDOWN_SECONDS", 0.3)
+    monkeypatch.setattr(background, "_SHUTDOWN_SECONDS", 0.3)
     durable_agents.launch(url)
     calls: list[str] = []
     gate = threading.Event()

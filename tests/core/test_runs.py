@@ -11,7 +11,7 @@ import pytest
 import durable_agents
 from core.harness import Programs, crash, eventually
 from durable_agents import errors, runs
-from durable_agents._core import RUN, Usage, engine, step
+from durable_agents._core import RUN, Usage, engine, execution, step
 from plain import Plain
 
 Agent = Callable[..., Plain]
@@ -483,7 +483,7 @@ def test_ctrl_c_again_while_a_step_is_in_flight_hands_the_run_back(
         raise KeyboardInterrupt
 
     runner = agent(body)
-    monkeypatch.setattr(engine.Execution, "drain", interrupted)
+    monkeypatch.setattr(execution.Execution, "drain", interrupted)
     with pytest.raises(KeyboardInterrupt):
         runner.run(run_id="r")
     monkeypatch.undo()

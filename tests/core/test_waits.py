@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import durable_agents
-from core.harness import Programs, eventually
+from core.harness import Programs, crash, drive, eventually
 from durable_agents import errors, runs
 from durable_agents._core import RUN, Pause, Request, engine, step
 from durable_agents._core.store import Store
@@ -126,6 +126,39 @@ def test_an_answer_that_cannot_be_stored_is_refused(agent: Agent) -> None:
     assert runs.get("w").status == "waiting"
     runs.get("w").answer(1)
     assert runs.get("w").result(10) == 1
+
+
+class Choosy(Plain):
+    """A runner that knows which answers it can take."""
+
+    def check_answer(self, asked: Any, answer: Any) -> None:
+        if answer not in asked:
+            raise errors.ConfigurationError(f"{answer!r} is none of {asked}")
+
+
+@here
+def test_an_answer_that_the_framework_cannot_take_is_refused() -> None:
+    runner = Choosy(lambda _: ask(q=["yes", "no"])["q"], "choosy")
+    waits(runner, "w")
+    with pytest.raises(errors.ConfigurationError, match="perhaps"):
+        runs.get("w").answer("perhaps")
+    with pytest.raises(errors.ConfigurationError, match="perhaps"):
+        runner.call(Request(None, answers={"q": "perhaps"}), "w")
+    assert (runs.get("w").status, runs.get("w").questions) == ("waiting", {"q": ["yes", "no"]})
+    runs.get("w").answer("no")
+    assert runs.get("w").result(10) == "no"
+
+
+@here
+def test_what_became_of_a_tool_is_not_asked_of_the_framework() -> None:
+    """The core's own questions have answers of their own."""
+    runner = Choosy(lambda _: step("tool", "charge", lambda: "charged"), "careful", at_most_once=["charge"])
+    runner.run(run_id="m")
+    crash("m", after=2)  # its start is recorded, its end is not
+    with pytest.raises(errors.RunWaiting):
+        drive(runner, run_id="m")
+    runs.get("m").answer({"result": "charged by hand"})
+    assert runs.get("m").result(10) == "charged by hand"
 
 
 @here

@@ -176,6 +176,18 @@ async def test_an_answer_by_any_process() -> None:
     assert (await session_of(app)).events[-1].author == "cashier"
 
 
+@pytest.mark.parametrize(
+    "answer", ["yes", {"result": True}, {"confirmed": "perhaps"}, {"response": "no JSON"}]
+)
+async def test_a_confirmation_that_adk_cannot_read_is_refused(answer: Any) -> None:
+    await paused()
+    with pytest.raises(ConfigurationError, match="no confirmation"):
+        await asyncio.to_thread(runs.get("r1").answer, answer)
+    assert runs.get("r1").status == "waiting"
+    await asyncio.to_thread(runs.get("r1").answer, True)
+    assert texts(await runs.get("r1").aresult(timeout=20)) == ["done"]
+
+
 async def test_the_same_answer_twice_at_once_runs_the_tool_once() -> None:
     """Natively both resumes run it."""
     app, question = await paused()

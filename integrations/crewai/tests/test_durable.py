@@ -116,6 +116,8 @@ def test_a_task_with_human_input_waits_for_answers() -> None:
     run = runs.get("r")
     (asked,) = run.questions.values()
     assert asked["output"] == "one"
+    with pytest.raises(ConfigurationError, match="feedback is text"):
+        run.answer({"feedback": "be polite"})
     run.answer("be polite")
     with pytest.raises(RunWaiting):
         app.kickoff({"what": "one"}, run_id="r")

@@ -27,6 +27,7 @@ from pydantic import BaseModel
 
 import durable_agents
 from durable_agents import runs
+from durable_agents._core.engine import RUNNERS
 from durable_agents.errors import (
     AlreadyAnswered,
     ConfigurationError,
@@ -426,10 +427,26 @@ async def test_run_answer_from_anywhere_and_attaching_to_a_run_that_waits() -> N
     assert log == ["refund 55"]
 
 
-async def test_an_answer_that_says_nothing_is_asked_for_again() -> None:
+@pytest.mark.parametrize("answer", ["yes", 1, None, {"always": True}, {"approve": "no"}])
+async def test_an_answer_that_says_nothing_is_refused(answer: Any) -> None:
     app = durable(asking(log := []))
     await app.run("hi", run_id="r1")
-    runs.get("r1").answer("perhaps")
+    with pytest.raises(ConfigurationError, match="neither approves nor rejects"):
+        runs.get("r1").answer(answer)
+    assert [*runs.get("r1").questions] == ["refund-55"]
+    runs.get("r1").answer(False)
+    await runs.get("r1").aresult(timeout=10)
+    assert log == []
+
+
+async def test_one_from_a_process_without_the_runner_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = durable(asking(log := []))
+    await app.run("hi", run_id="r1")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.delitem(RUNNERS, app.name)
+        runs.get("r1").answer("perhaps")
     while "refund-55#2" not in runs.get("r1").questions:
         await asyncio.sleep(0.01)
     runs.get("r1").answer(False)

@@ -2,24 +2,32 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .codec import Codec, dumps
+from .codec import JSON, dumps
 from .effects import check_answer
 from .errors import AlreadyAnswered, NotWaiting, RunNotFound
-from .pause import Question, read_pauses
+from .pause import OUTCOME, Question, read_pauses
 from .record import ANSWER, WAIT, Draft, Record
 from .store import Store, Transaction, runs
 
+if TYPE_CHECKING:
+    from .runner import Runner
+
 
 def answer(
-    store: Store, codec: Codec, run_id: str, values: Mapping[str | None, Any], worker: str | None
+    store: Store,
+    runner: "Runner | None",
+    run_id: str,
+    values: Mapping[str | None, Any],
+    worker: str | None,
 ) -> str | None:
     """Record answers and re-queue the run, or hand it to `worker`.
 
     Of many processes that answer at once, one is accepted. The same answer again is no error and changes nothing.
 
     Args:
+        runner: the run's, when this process has it: it knows which answers can be taken.
         values: question → answer; the key None stands for the only open question.
         worker: the worker that goes on with the run at once; None queues it for any.
 
@@ -29,8 +37,9 @@ def answer(
     Raises:
         RunNotFound, NotWaiting, AlreadyAnswered: see there.
         EncodingError: an answer has no durable form.
+        ConfigurationError: an answer does not say what was asked; the question stays open.
     """
-
+    codec = runner.codec if runner else JSON
     given = {key: json.loads(dumps(codec.encode(value))) for key, value in values.items()}
     token = runs.new_token()
     tried: Record | None = None
@@ -53,6 +62,8 @@ def answer(
         named = {_question(run_id, pause, key): key for key in values}
         for question, key in named.items():
             check_answer(question, values[key])
+            if runner is not None and not question.startswith(OUTCOME):
+                runner.check_answer(pause.questions[question], values[key])
         payload = dumps({question: given[key] for question, key in named.items()})
         draft = Draft(ANSWER, f"{WAIT}:{pause.number}/{ANSWER}", payload)
         tried = draft.after(records[-1], epoch=row.epoch, worker=worker or "")

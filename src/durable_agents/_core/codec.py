@@ -45,6 +45,13 @@ def dumps(data: Any) -> str:
     return json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
+def described(value: Any) -> str:
+    """The text of a call's input, the same in every replay. Of what is no JSON only the type counts: its text may hold
+    an address, or a set's order.
+    """
+    return json.dumps(value, default=lambda odd: type_name(type(odd)), sort_keys=True)
+
+
 def type_name(cls: type) -> str:
     """`module:qualname`, the name under which records know a type."""
     return f"{cls.__module__}:{cls.__qualname__}"

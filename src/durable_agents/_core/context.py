@@ -5,7 +5,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -143,25 +143,31 @@ async def _lent(scope: Scope, work: Coroutine[Any, Any, T]) -> T:
         return await work
 
 
-@contextmanager
-def inside(scope: Scope) -> Iterator[Scope]:
-    token = SCOPE.set(scope)
-    try:
-        yield scope
-    finally:
+class having(AbstractContextManager[T]):
+    """The variable has this value inside."""
+
+    __slots__ = ("_token", "_value", "_variable")
+
+    def __init__(self, variable: ContextVar[T], value: T) -> None:
+        self._variable, self._value = variable, value
+
+    def __enter__(self) -> T:
+        self._token = self._variable.set(self._value)
+        return self._value
+
+    def __exit__(self, *_: object) -> None:
         with suppress(ValueError):  # a coroutine that is collected ends in another context
-            SCOPE.reset(token)
+            self._variable.reset(self._token)
 
 
-@contextmanager
-def acting(runner: "Runner") -> Iterator[None]:
+def inside(scope: Scope) -> AbstractContextManager[Any]:
+    """Steps inside live under this scope."""
+    return having(SCOPE, scope)
+
+
+def acting(runner: "Runner") -> AbstractContextManager[Any]:
     """Code inside belongs to a runner that is called inside another one's run: its options hold too."""
-    token = ACTING.set((*ACTING.get(), runner))
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # as in `inside`
-            ACTING.reset(token)
+    return having(ACTING, (*ACTING.get(), runner))
 
 
 @contextmanager
@@ -175,5 +181,6 @@ def scope(segment: str, *, key: str | None = None) -> Iterator[Scope]:
     above = SCOPE.get() or Scope()
     used = above.use(segment)
     path, idempotent = above.child(used), above.child_key(used if key is None else key)
-    with inside(Scope(path, idempotent, in_step=above.in_step, events=above.events)) as inner:
+    inner = Scope(path, idempotent, in_step=above.in_step, events=above.events)
+    with inside(inner):
         yield inner

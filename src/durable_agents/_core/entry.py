@@ -46,7 +46,7 @@ class Entry:
         request, store, worker = self._request, self.engine.store, self.engine.worker.id
         if request.answers is None:
             return open_run(store, self._runner.name, request, self._id, worker, code=self._runner.code)
-        return False, answer(store, self._runner.codec, self._id, request.answers, worker)
+        return False, answer(store, self._runner, self._id, request.answers, worker)
 
     def attempt(self) -> Execution | Rest | None:
         """An execution to drive, a run that is over or waits, or None: not yet."""

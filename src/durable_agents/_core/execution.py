@@ -10,7 +10,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from .context import RUN, SCOPE, Scope
+from .context import RUN, SCOPE, Scope, having
 from .errors import (
     Aborted,
     CancelRequested,
@@ -276,13 +276,8 @@ class Execution:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Code inside belongs to this run."""
-        run, scope = RUN.set(self), SCOPE.set(self.top)
-        try:
+        with having(RUN, self), having(SCOPE, self.top):
             yield
-        finally:
-            with suppress(ValueError):  # a coroutine that is collected ends in another context
-                RUN.reset(run)
-                SCOPE.reset(scope)
 
     @contextmanager
     def _awaited(self) -> Iterator[None]:

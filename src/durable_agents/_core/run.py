@@ -84,8 +84,12 @@ class Run:
 
     @property
     def _codec(self) -> Codec:
-        runner = engine.RUNNERS.get(self._row().name)
+        runner = self._known_runner()
         return runner.codec if runner else JSON
+
+    def _known_runner(self) -> "Runner | None":
+        """The runner, if this process has it."""
+        return engine.RUNNERS.get(self._row().name)
 
     @property
     def status(self) -> Status:
@@ -232,11 +236,12 @@ class Run:
         Raises:
             NotWaiting: the run does not wait, or has no such question.
             AlreadyAnswered: it was answered with another value. The same value again is no error.
+            ConfigurationError: the framework could not take this answer; the question stays open.
         """
         running, deadline = engine.current(), time.monotonic() + _ASKED_AGAIN_SECONDS
         while True:
             try:
-                answer(running.store, self._codec, self.id, {question: value}, None)
+                answer(running.store, self._known_runner(), self.id, {question: value}, None)
                 break
             except NotWaiting:
                 if not self._is_left_open(question) or time.monotonic() > deadline or running.is_closed:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 from . import engine
 from .codec import JSON, Codec, dumps
@@ -35,6 +35,14 @@ from .store import Store, runs
 
 Restore = Callable[[Run], Mapping[str, Any]]
 OnCodeChange = Literal["wait", "continue"]
+
+
+class Options(TypedDict, total=False):
+    """The options that every runner has: see `Runner`."""
+
+    at_most_once: Collection[str]
+    restore: Restore | None
+    on_code_change: OnCodeChange
 
 
 class Runner:
@@ -123,6 +131,13 @@ class Runner:
     def misfit(self, execution: Execution, then: Mapping[str, Any]) -> str | None:
         """Why a run that began under the fingerprint `then` cannot go on under this code even when it is told to."""
         return None
+
+    def check_answer(self, asked: Any, answer: Any) -> None:
+        """Raise `ConfigurationError` for an answer with which the framework could not go on; any is taken here.
+
+        Args:
+            asked: what the question asks, as JSON data.
+        """
 
     def check_fork(self, run_id: str) -> None:
         """Raise `NotSupported` when this run's framework state cannot be forked."""

@@ -29,8 +29,7 @@ Effect = Literal["at_least_once", "at_most_once", "rerun"]
 class Call:
     """One use of a step in this execution: its path, and all that is the same for every kind of body.
 
-    An integration whose body is neither a function nor a coroutine, such as a stream, works by hand: it serves
-    `value_of(recorded())`, or runs the body inside `running()` and commits `draft(…)`.
+    A body that is a function or a coroutine is run by `do` and `ado`, one that yields by `parts` and `aparts`.
     """
 
     run: "Execution"
@@ -73,6 +72,18 @@ class Call:
             logger.warning("step %r of run %r is served although its input changed", self.path, self.run.id)
         return record
 
+    def finished(self) -> Record | None:
+        """`recorded()`, or what somebody has said became of a tool that was cut off; None when the body is to run."""
+        if (record := self.recorded()) is None and (settled := effects.settled(self)) is not None:
+            record = self.run.journal.commit(settled)
+        return record
+
+    async def afinished(self) -> Record | None:
+        """`finished` for a caller on an event loop."""
+        if (record := self.recorded()) is None and (settled := effects.settled(self)) is not None:
+            record = await self.run.commit(settled)
+        return record
+
     def value_of(self, record: Record) -> Any:
         """The recorded result; a recorded error is raised."""
         try:
@@ -101,11 +112,8 @@ class Call:
 
     def do(self, body: Callable[[], T]) -> T:
         """The recorded result, or run the body and record what came of it."""
-        if (record := self.recorded()) is not None:
+        if (record := self.finished()) is not None:
             served: T = self.value_of(record)
-            return served
-        if (settled := effects.settled(self)) is not None:
-            served = self.value_of(self.run.journal.commit(settled))
             return served
         with self.running():
             if self.at_most_once:
@@ -113,21 +121,16 @@ class Call:
             try:
                 result = body()
             except Exception as error:
-                if not self.is_signal(error):
-                    self.run.journal.commit(self.draft(error=error))
-                elif stopped := self.signalled(error):
-                    self.run.journal.commit(stopped)
+                if (ended := self.ended_by(error)) is not None:
+                    self.run.journal.commit(ended)
                 raise
             self.run.journal.commit(self.draft(result))
         return result
 
     async def ado(self, body: Callable[[], Awaitable[T]]) -> T:
         """`do` for a coroutine function. A caller that is cancelled does not cancel the writing of the record."""
-        if (record := self.recorded()) is not None:
+        if (record := await self.afinished()) is not None:
             served: T = self.value_of(record)
-            return served
-        if (settled := effects.settled(self)) is not None:
-            served = self.value_of(await self.run.commit(settled))
             return served
         if not self.run.is_surely_ours:
             await self.run.in_thread(self.run.confirm)
@@ -137,10 +140,8 @@ class Call:
             try:
                 result = await body()
             except Exception as error:
-                if not self.is_signal(error):
-                    await self.run.commit(self.draft(error=error))
-                elif stopped := self.signalled(error):
-                    await self.run.commit(stopped)
+                if (ended := self.ended_by(error)) is not None:
+                    await self.run.commit(ended)
                 raise
             await self.run.commit(self.draft(result))
         return result
@@ -152,15 +153,21 @@ class Call:
             two = f"two steps of run {self.run.id!r} run under {self.path!r} at once: give each a key of its own"
             raise self.run.abort(ConcurrentPathError(two))
         try:
-            self.run.enter(self.leaf)
-            try:
-                with self.run.body(), inside(self.inner()):
-                    yield
-            finally:
-                self.run.leave(self.leaf)
+            with self.in_flight(), inside(self.inner()):
+                yield
         finally:
             if self.alone:
                 self.scope.vacate(self.segment)
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """The step counts as under way: the run neither parks nor ends, nor the process, before it is recorded."""
+        self.run.enter(self.leaf)
+        try:
+            with self.run.body():
+                yield
+        finally:
+            self.run.leave(self.leaf)
 
     def inner(self) -> Scope:
         """The scope of what runs inside the step."""
@@ -179,10 +186,15 @@ class Call:
         """Whether the framework raises this to steer, or the process shuts down: it is no failure of the step."""
         return isinstance(error, (RunReleased, *self.signals))
 
-    def signalled(self, error: Exception) -> Draft | None:
+    def ended_by(self, error: Exception) -> Draft | None:
+        """The record of a body that raised; None when the framework or a shutdown ended it, and it will run again."""
+        if not self.is_signal(error):
+            return self.draft(error=error)
+        return self.paused() if isinstance(error, self.signals) else None
+
+    def paused(self) -> Draft | None:
         """The record that the framework, and no crash, ended a tool that may not be cut off."""
-        steered = self.at_most_once and isinstance(error, self.signals)
-        return effects.paused(self) if steered else None
+        return effects.paused(self) if self.at_most_once else None
 
     # -- recording
 

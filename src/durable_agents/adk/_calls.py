@@ -12,14 +12,14 @@ import asyncio
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 from google.adk.agents.context import Context
 from google.adk.events.event_actions import EventActions
 from google.adk.models.llm_response import LlmResponse
 
-from .._core import RUN, Call, begin, inside
+from .._core import RUN, Call, StandIn, aparts, begin, parts
 from .._core.errors import EncodingError
 from ._places import described
 from ._private import (
@@ -60,34 +60,17 @@ def install() -> None:
         setattr(owner, name, functools.wraps(getattr(owner, name))(cut))
 
 
-class _StandIn:
-    """Stands in for a framework object, so that only the innermost call is replaced."""
-
-    def __init__(self, real: Any) -> None:
-        object.__setattr__(self, "_real", real)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._real, name, value)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return type(self._real)
-
-
 # -- models
 
 
-class _Model(_StandIn):
+class _Model(StandIn):
     """A model whose calls are steps."""
 
     async def generate_content_async(
         self, llm_request: Any, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        responses = functools.partial(self._real.generate_content_async, llm_request, stream=stream)
-        call = _model_call(self._real, llm_request)
+        responses = functools.partial(self.real.generate_content_async, llm_request, stream=stream)
+        call = _model_call(self.real, llm_request)
         recorded = responses() if call is None else _recorded_responses(call, responses)
         try:
             async for response in recorded:
@@ -118,46 +101,16 @@ async def _recorded_responses(
         for response in call.value_of(record):
             yield response
         return
-    run = call.run
-    if not run.is_surely_ours:
-        await run.in_thread(run.confirm)
-    run.enter(True)
-    kept: list[LlmResponse] = []
-    is_open = is_in_flight = True
-    stream, own = responses(), call.inner()
-    try:
-        while is_open:
-            together: list[LlmResponse] = []
-            try:
-                with inside(own):  # for one step of its generator only: it must not leak to the consumer
-                    while (response := await anext(stream, None)) is not None:
-                        kept.append(response.model_copy(deep=True))  # before ADK writes into it
-                        together.append(response)
-                        if response.partial and all(each.partial for each in kept):
-                            break  # live; the first whole response and what follows it belong together
-                    is_open = response is not None
-            except Exception as error:
-                if not call.is_signal(error):
-                    await run.commit(call.draft(error=error))
-                raise
-            if not is_open:
-                await run.commit(call.draft(kept))
-                run.leave(True)  # ADK runs the tools before it asks again
-                is_in_flight = False
-            try:
-                for response in together:
-                    yield response
-            except GeneratorExit:
-                if is_open and run.closing is None and run.journal.lost is None:
-                    run.journal.commit(
-                        call.draft(kept)
-                    )  # who stopped early gets the same part of the stream again
-                raise
-    finally:
-        if is_in_flight:
-            run.leave(True)
-        with suppress(RuntimeError):
-            await stream.aclose()
+    taken: list[LlmResponse] = []
+
+    def take(response: LlmResponse) -> bool:
+        """Partial responses are live; the first whole one and what follows it belong together."""
+        taken.append(response.model_copy(deep=True))  # before ADK writes into it
+        return not response.partial
+
+    async with aclosing(aparts(call, responses(), take, lambda: taken, may_be_left=True)) as live:
+        async for response in live:
+            yield response
 
 
 async def _durable_get_llm(self: Any, invocation_context: Any) -> Any:
@@ -165,10 +118,10 @@ async def _durable_get_llm(self: Any, invocation_context: Any) -> Any:
     return llm if RUN.get() is None else _Model(llm)
 
 
-class _Summarizer(_StandIn):
+class _Summarizer(StandIn):
     @property
     def _llm(self) -> Any:
-        return _Model(self._real._llm)
+        return _Model(self.real._llm)
 
 
 async def _durable_summarize(self: Any, *, events: Any) -> Any:
@@ -251,13 +204,13 @@ async def _durable_call_tool(tool: Any, args: dict[str, Any], tool_context: Cont
     return await _outcome(call, tool_context, lambda: _call_tool(tool, args, tool_context))
 
 
-class _Tool(_StandIn):
+class _Tool(StandIn):
     """A tool that a workflow runs as a node."""
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Context) -> Any:
         run = RUN.get()
         assert run is not None
-        real, attempt = self._real, tool_context.attempt_count
+        real, attempt = self.real, tool_context.attempt_count
         leaf = not isinstance(real, AgentTool | NodeTool)
         call = begin(
             "tool", real.name, input=described(run, args), codec=run.runner.codec, leaf=leaf, ordered=True,
@@ -269,10 +222,10 @@ class _Tool(_StandIn):
         )
 
 
-class _ToolNode(_StandIn):
+class _ToolNode(StandIn):
     @property
     def tool(self) -> Any:
-        return _Tool(self._real.tool)
+        return _Tool(self.real.tool)
 
 
 async def _durable_run_tool_node(self: Any, *, ctx: Any, args: Any) -> Any:
@@ -301,16 +254,12 @@ class _Threads:
 # -- function nodes
 
 
-class _Function(_StandIn):
+class _Function(StandIn):
     """A function node whose function is a step."""
-
-    def __init__(self, real: Any, context: Context) -> None:
-        super().__init__(real)
-        object.__setattr__(self, "_context", context)
 
     @property
     def _func(self) -> Callable[..., Any]:
-        real, context = self._real, self._context
+        real, context = self.real, self.context
         function = real._func
         if inspect.isasyncgenfunction(real._unwrapped_func):
             return lambda **kwargs: _recorded_items(
@@ -342,13 +291,36 @@ def _node_call(node: Any, context: Context, kwargs: dict[str, Any]) -> Call:
 
 
 def _durable_run_function(self: Any, *, ctx: Any, node_input: Any) -> AsyncGenerator[Any, None]:
-    return _run_function(self if RUN.get() is None else _Function(self, ctx), ctx=ctx, node_input=node_input)
+    return _run_function(
+        self if RUN.get() is None else _Function(self, context=ctx), ctx=ctx, node_input=node_input
+    )
 
 
-def _taken(context: Context, items: list[Outcome], item: Any) -> Any:
-    """Keep an item as it was yielded, with what the body has left on the context since the one before."""
-    items.append(Outcome(item, context.actions.model_copy(deep=True)))
-    return item
+class _Items:
+    """The items of a node that yields, each with what the body had left on the context by then."""
+
+    def __init__(self, call: Call, context: Context) -> None:
+        self._call, self._context = call, context
+        self._taken: list[Outcome] = []
+
+    def take(self, item: Any) -> bool:
+        self._taken.append(Outcome(item, self._context.actions.model_copy(deep=True)))
+        return False
+
+    def result(self) -> list[Outcome]:
+        self.take(None)  # what the body did after its last item
+        return self._taken
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """An error of the body is recorded with what the body had left."""
+        try:
+            yield
+        except (StopIteration, StopAsyncIteration):
+            raise
+        except Exception as error:
+            _note_actions(self._call, self._context, error)
+            raise
 
 
 async def _recorded_items(
@@ -362,33 +334,13 @@ async def _recorded_items(
             yield outcome.result
         apply_actions(context, served[-1].actions)
         return
-    run = call.run
-    if not run.is_surely_ours:
-        await run.in_thread(run.confirm)
-    run.enter(True)
-    taken: list[Outcome] = []
-    own = call.inner()
-    try:
-        while True:
-            try:
-                with inside(own):
-                    item = await anext(items)
-            except StopAsyncIteration:
-                break
-            except Exception as error:
-                if not call.is_signal(error):
-                    _note_actions(call, context, error)
-                    await run.commit(call.draft(error=error))
-                raise
-            yield _taken(context, taken, item)
-        _taken(context, taken, None)  # what the body did after its last item
-        await run.commit(call.draft(taken))
-    finally:
-        run.leave(True)
-        await items.aclose()
+    taken = _Items(call, context)
+    async with aclosing(aparts(call, items, taken.take, taken.result, around=taken.noting)) as live:
+        async for item in live:
+            yield item
 
 
-def _recorded_list(call: Call, context: Context, items: Any) -> Iterator[Any]:
+def _recorded_list(call: Call, context: Context, items: Iterator[Any]) -> Iterator[Any]:
     """`_recorded_items` for functions that are no coroutines."""
     if (record := call.recorded()) is not None:
         served: list[Outcome] = call.value_of(record)
@@ -397,25 +349,5 @@ def _recorded_list(call: Call, context: Context, items: Any) -> Iterator[Any]:
             yield outcome.result
         apply_actions(context, served[-1].actions)
         return
-    run = call.run
-    run.enter(True)
-    taken: list[Outcome] = []
-    own = call.inner()
-    try:
-        while True:
-            try:
-                with inside(own):
-                    item = next(items)
-            except StopIteration:
-                break
-            except Exception as error:
-                if not call.is_signal(error):
-                    _note_actions(call, context, error)
-                    run.journal.commit(call.draft(error=error))
-                raise
-            yield _taken(context, taken, item)
-        _taken(context, taken, None)
-        run.journal.commit(call.draft(taken))
-    finally:
-        run.leave(True)
-        items.close()
+    taken = _Items(call, context)
+    yield from parts(call, items, taken.take, taken.result, around=taken.noting)

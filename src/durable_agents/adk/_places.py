@@ -11,12 +11,12 @@ calls come in any order: each call counts for itself.
 import functools
 import json
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import RUN, SCOPE, Execution, Scope, escape, inside, scope
+from .._core import RUN, SCOPE, Execution, Scope, escape, having, inside, scope, type_name
 from .._core.errors import ConcurrentPathError, EncodingError
 from ._private import BaseAgent, NodeRunner, Workflow, batch_executor, id_provider
 
@@ -103,12 +103,8 @@ async def _durable_node_run(self: Any, node_input: Any = None, *, resume_inputs:
     run = RUN.get()
     if run is None:
         return await _node_run(self, node_input, resume_inputs=resume_inputs)
-    with scope(_node_segment(run, self, node_input)) as own:
-        token = _NODE.set((own, self._node.name))
-        try:
-            return await _node_run(self, node_input, resume_inputs=resume_inputs)
-        finally:
-            _NODE.reset(token)
+    with scope(_node_segment(run, self, node_input)) as own, having(_NODE, (own, self._node.name)):
+        return await _node_run(self, node_input, resume_inputs=resume_inputs)
 
 
 def _node_segment(run: Execution, runner: Any, node_input: Any) -> str:
@@ -139,20 +135,15 @@ def described(run: Execution, value: Any) -> str:
     try:
         return json.dumps(run.runner.codec.encode(value), sort_keys=True)
     except EncodingError:
-        return f"{type(value).__module__}.{type(value).__qualname__}"
+        return type_name(type(value))
 
 
 # -- ids
 
 
-@contextmanager
-def durable_ids() -> Iterator[None]:
+def durable_ids() -> AbstractContextManager[Any]:
     """ADK makes its ids with `_new_id` inside."""
-    token = id_provider.set(_new_id)
-    try:
-        yield
-    finally:
-        id_provider.reset(token)
+    return having(id_provider, _new_id)
 
 
 def _new_id() -> str:
@@ -185,8 +176,5 @@ async def _durable_execute_call(invocation_context: Any, prepared_call: Any, age
         return await _execute_call(invocation_context, prepared_call, agent)
     around = here(run)
     used = around.use(f"call:{escape(str(prepared_call.function_call.id))}")
-    token = _EXECUTED.set((around, Scope(around.child(used))))
-    try:
+    with having(_EXECUTED, (around, Scope(around.child(used)))):
         return await _execute_call(invocation_context, prepared_call, agent)
-    finally:
-        _EXECUTED.reset(token)

@@ -10,10 +10,11 @@ from typing import Any
 from google.adk.events.event import Event
 from google.adk.runners import Runner as NativeRunner
 from google.adk.sessions.base_session_service import BaseSessionService
+from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types as genai
 
 from .._core import Execution, Pause, Question, Request, Runner, Scope, Store, inside
-from .._core.errors import NotSupported
+from .._core.errors import ConfigurationError, NotSupported
 from ._borrowed import BorrowedSessionService
 from ._places import durable_ids, here, within
 from ._sessions import DurableSessionService
@@ -52,6 +53,18 @@ class AppRunner(Runner):
 
     def fingerprint(self) -> dict[str, Any]:
         return structure_of(self.app.agent)
+
+    def check_answer(self, asked: Any, answer: Any) -> None:
+        """A confirmation that ADK cannot read would end the run."""
+        if asked["name"] != _CONFIRMATION:
+            return
+        try:
+            ToolConfirmation.from_response_dict(_response(asked, answer))
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"{answer!r:.200} is no confirmation: answer True, False, or a mapping such as "
+                f'{{"confirmed": True, "payload": …}} ({error})'
+            ) from None
 
     # -- one pass of the native loop
 
@@ -164,6 +177,14 @@ def _still_open(answered: list[Question]) -> dict[str, Any]:
     return {id: asked for id, asked in last.questions.items() if id not in last.answers}
 
 
+def _response(asked: Any, given: Any) -> Any:
+    """The function response's content for an answer; a plain one is wrapped as its sender would have written it."""
+    if isinstance(given, genai.FunctionResponse):
+        return given.response
+    is_decision = asked["name"] == _CONFIRMATION and isinstance(given, bool)
+    return given if isinstance(given, dict) else {"confirmed" if is_decision else "result": given}
+
+
 def reply(pause: Question, answers: Mapping[str, Any]) -> genai.Content:
     """The message that answers a pause, as its sender would have written it."""
     parts = []
@@ -172,8 +193,6 @@ def reply(pause: Question, answers: Mapping[str, Any]) -> genai.Content:
             continue
         given = answers[id]
         if not isinstance(given, genai.FunctionResponse):
-            wrapped = "confirmed" if asked["name"] == _CONFIRMATION and isinstance(given, bool) else "result"
-            response = given if isinstance(given, dict) else {wrapped: given}
-            given = genai.FunctionResponse(id=id, name=asked["name"], response=response)
+            given = genai.FunctionResponse(id=id, name=asked["name"], response=_response(asked, given))
         parts.append(genai.Part(function_response=given))
     return genai.Content(role="user", parts=parts)

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import RUN, SCOPE, Call, Scope, begin, escape, scope
+from .._core import RUN, SCOPE, Call, Scope, begin, escape, having, scope
 from . import _usage
 from ._lanes import current_lane
 from ._private import (
@@ -53,13 +53,8 @@ def install() -> None:
     _cut(AgentExecutor, "_execute_single_native_tool_call", _native_tool_call)
 
 
-@contextmanager
-def _being(what: object) -> Iterator[None]:
-    token = _INSIDE.set(what)
-    try:
-        yield
-    finally:
-        _INSIDE.reset(token)
+def _being(what: object) -> AbstractContextManager[Any]:
+    return having(_INSIDE, what)
 
 
 # -- models
@@ -293,11 +288,8 @@ def _arguments(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _native_tool_call(native: Any, self: Any, tool_call: Any) -> Any:
     if RUN.get() is None:
         return native(self, tool_call)
-    token = _CALL_ID.set(_id_of(tool_call))
-    try:
+    with having(_CALL_ID, _id_of(tool_call)):
         return native(self, tool_call)
-    finally:
-        _CALL_ID.reset(token)
 
 
 def _id_of(tool_call: Any) -> str:

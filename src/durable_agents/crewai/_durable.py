@@ -5,11 +5,11 @@ of the flow's class.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
-from .._core import RUN, SCOPE, Execution, OnCodeChange, Question, Request, Restore, Run, default_name
+from .._core import RUN, SCOPE, Execution, Options, Question, Request, Run, default_name
 from .._core import run as runs
 from .._core.errors import ConfigurationError, NotSupported, RunNotFound
 from ._flow import FLOW
@@ -60,9 +60,7 @@ class DurableCrew(CrewAIRunner):
         name: str | None = None,
         *,
         types: Sequence[type] = (),
-        at_most_once: Collection[str] = (),
-        restore: Restore | None = None,
-        on_code_change: OnCodeChange = "wait",
+        **options: Unpack[Options],
     ) -> None:
         if not isinstance(crew, Crew):
             raise ConfigurationError(f"DurableCrew wraps a Crew, not a {type(crew).__qualname__}")
@@ -79,9 +77,7 @@ class DurableCrew(CrewAIRunner):
         super().__init__(
             name or default_name(crew.name or "crew"),
             codec_of([*types_of_crew(crew), *types]),
-            at_most_once=at_most_once,
-            restore=restore,
-            on_code_change=on_code_change,
+            **options,
         )
 
     def fingerprint(self) -> dict[str, Any]:
@@ -218,9 +214,7 @@ class DurableFlow(CrewAIRunner):
         name: str | None = None,
         *,
         types: Sequence[type] = (),
-        at_most_once: Collection[str] = (),
-        restore: Restore | None = None,
-        on_code_change: OnCodeChange = "wait",
+        **options: Unpack[Options],
     ) -> None:
         if isinstance(flow, Flow) or not callable(flow):
             raise ConfigurationError(
@@ -239,9 +233,7 @@ class DurableFlow(CrewAIRunner):
         super().__init__(
             name or default_name(type(made).__name__),
             codec_of([*types_of_flow(made), *types]),
-            at_most_once=at_most_once,
-            restore=restore,
-            on_code_change=on_code_change,
+            **options,
         )
 
     def fingerprint(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import RUN, SCOPE, Call, Codec, Draft, Execution, Record, Scope, begin, escape, inside
+from .._core import RUN, SCOPE, Call, Codec, Draft, Execution, Record, Scope, begin, escape, having, inside
 from ._private import Flow, HumanFeedbackPending, HumanFeedbackResult, condition_events
 from ._scopes import segment_scope
 from ._state import View, apply
@@ -122,12 +122,8 @@ def _durable_sync_kickoff(self: Any, *args: Any, **kwargs: Any) -> Any:
     run = RUN.get()
     if run is None or type(self).is_crewai_internal or self.stream or run.memory.get(FLOW) is self:
         return _kickoff(self, *args, **kwargs)
-    with _flow_scope(self, args, kwargs) as scope:
-        token = _OPENED.set((self, scope))
-        try:
-            return _kickoff(self, *args, **kwargs)
-        finally:
-            _OPENED.reset(token)
+    with _flow_scope(self, args, kwargs) as scope, having(_OPENED, (self, scope)):
+        return _kickoff(self, *args, **kwargs)
 
 
 def _flow_scope(flow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[Scope]:
@@ -138,11 +134,8 @@ def _flow_scope(flow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Abs
 async def _kicked_off(
     run: Execution, flow: Any, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    token = _FLOW.set(FlowRun(run, flow, scope))
-    try:
+    with having(_FLOW, FlowRun(run, flow, scope)):
         return await _kickoff_async(flow, *args, **kwargs)
-    finally:
-        _FLOW.reset(token)
 
 
 def _durable_post_init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -355,12 +348,11 @@ async def _durable_method(self: Any, method_name: Any, method: Any, *args: Any, 
     if flow_run is None or flow_run.flow is not self:
         return await _execute_method(self, method_name, _lent(method), *args, **kwargs)
     execution = MethodRun(flow_run, str(method_name))
-    token = _METHOD.set(execution)
     try:
-        wrapped = functools.wraps(method)(execution.wrapped(method))
-        return await _execute_method(self, method_name, wrapped, *args, **kwargs)
+        with having(_METHOD, execution):
+            wrapped = functools.wraps(method)(execution.wrapped(method))
+            return await _execute_method(self, method_name, wrapped, *args, **kwargs)
     finally:
-        _METHOD.reset(token)
         execution.left()
 
 

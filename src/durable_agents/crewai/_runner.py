@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._core import Execution, Pause, Request, Runner
-from .._core.errors import EncodingError, NotSupported
+from .._core.errors import ConfigurationError, EncodingError, NotSupported
 from ._flow import FLOW
 from ._private import (
     Crew,
@@ -49,6 +49,10 @@ class CrewAIRunner(Runner):
 
     async def _arun(self, native: Any, verb: str, inputs: Inputs, keywords: dict[str, Any]) -> Any:
         raise NotImplementedError
+
+    def check_answer(self, asked: Any, answer: Any) -> None:
+        if not isinstance(answer, str):
+            raise ConfigurationError(f"feedback is text, not {answer!r:.200}")
 
     # -- one pass of the native loop
 

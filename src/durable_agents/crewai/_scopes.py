@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from .._core import RUN, SCOPE, Execution, Scope, begin, escape, inside, scope
+from .._core import RUN, SCOPE, Scope, begin, escape, having, inside, scope
 from ._lanes import Lane, lane_of, retrying
 from ._private import Agent, AgentExecutor, Crew, Memory, StepExecutor, Task, agent_module, task_module
 from ._values import text_of
@@ -199,20 +199,10 @@ def _memory(name: str, native: Any, self: Any, *args: Any, **kwargs: Any) -> Any
         return native(self, *args, **kwargs)
 
     def body() -> Any:
-        with _outside(run):
+        with having(RUN, None):  # code inside belongs to no run
             result = native(self, *args, **kwargs)
             self.drain_writes()
             return result
 
     call = begin("tool", f"memory.{name}", input=text_of(args, kwargs), codec=run.runner.codec)
     return body() if call is None else call.do(body)
-
-
-@contextmanager
-def _outside(run: Execution) -> Iterator[None]:
-    """Code inside belongs to no run."""
-    token = RUN.set(None)
-    try:
-        yield
-    finally:
-        RUN.reset(token)

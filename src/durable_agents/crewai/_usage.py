@@ -4,15 +4,15 @@ So `CrewOutput.token_usage` is what the crew used in this run, however many proc
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 from crewai.events.types.llm_events import LLMCallType
 from crewai.types.usage_metrics import UsageMetrics
 
-from .._core import RUN, Execution
+from .._core import RUN, Execution, having
 from ._private import BaseLLM
 
 CALL_TYPES = {kind.value: kind for kind in LLMCallType}
@@ -45,15 +45,9 @@ class Meter:
 _METER: ContextVar[Meter | None] = ContextVar("durable_agents_crewai_meter", default=None)
 
 
-@contextmanager
-def metered(llm: Any) -> Iterator[Meter]:
+def metered(llm: Any) -> AbstractContextManager[Any]:
     """What the model tracks inside is this call's."""
-    meter = Meter(llm)
-    token = _METER.set(meter)
-    try:
-        yield meter
-    finally:
-        _METER.reset(token)
+    return having(_METER, Meter(llm))
 
 
 def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:

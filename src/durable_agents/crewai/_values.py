@@ -204,4 +204,4 @@ def _type_of(value: object) -> Any:
             return value.model_dump(mode="json")
         except (TypeError, ValueError):
             pass
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    return type_name(type(value))

@@ -12,14 +12,27 @@ import functools
 import json
 import operator
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, aclosing
 from contextvars import ContextVar
 from typing import Any
 
 from langchain_core.load import dumps as lc_dumps
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
-from .._core import RUN, SCOPE, Call, Execution, Usage, begin, inside
+from .._core import (
+    RUN,
+    SCOPE,
+    Call,
+    Execution,
+    StandIn,
+    Usage,
+    aparts,
+    begin,
+    described,
+    having,
+    parts,
+    type_name,
+)
 from .._core.errors import EncodingError
 from ._private import BaseChatModel, BaseTool
 from ._values import usage_of
@@ -57,23 +70,6 @@ def install() -> None:
             setattr(cls, name, functools.wraps(getattr(cls, name))(method))
 
 
-class _StandIn:
-    """Stands in for `self` inside the framework's own method, so that only the innermost call is replaced."""
-
-    def __init__(self, real: Any) -> None:
-        object.__setattr__(self, "_real", real)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._real, name, value)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return type(self._real)
-
-
 # -- models
 
 
@@ -86,23 +82,13 @@ def _model_call(
     settings = {k: v for k, v in kwargs.items() if k != "run_manager"}
     prompt = lc_dumps([message.model_copy(update={"id": None}) for message in messages])
     name = str(getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__)
-    text = json.dumps([prompt, stop, settings], default=_type_of, sort_keys=True)
+    text = described([prompt, stop, settings])
     ordered = _ORDERED.get() is (SCOPE.get() or run.top)
     return begin("model", name, input=text, codec=run.runner.codec, usage=usage, ordered=ordered)
 
 
-def _type_of(value: object) -> str:
-    """What stands for a value that is no JSON: its text may hold an address, or a set's order, and differ on replay."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-@contextmanager
-def _inside_model(model: object) -> Iterator[None]:
-    token = _MODEL.set(model)
-    try:
-        yield
-    finally:
-        _MODEL.reset(token)
+def _inside_model(model: object) -> AbstractContextManager[Any]:
+    return having(_MODEL, model)
 
 
 def _durable_generate(
@@ -127,11 +113,8 @@ async def _durable_batch(self: Any, messages: Any, *args: Any, **kwargs: Any) ->
     scope = (SCOPE.get() or run.top) if run is not None else None
     if scope is None or len(messages) != 1 or not scope.is_ours:
         return await _agenerate(self, messages, *args, **kwargs)
-    token = _ORDERED.set(scope)
-    try:
+    with having(_ORDERED, scope):
         return await _agenerate(self, messages, *args, **kwargs)
-    finally:
-        _ORDERED.reset(token)
 
 
 async def _durable_agenerate(
@@ -157,118 +140,64 @@ def _is_last(part: Any) -> bool:
     return isinstance(part, dict) and part.get("event") == "message-finish"
 
 
-def _usage_of_parts(parts: list[Any]) -> Usage | None:
+def _usage_of_parts(given: list[Any]) -> Usage | None:
     """Tokens of a streamed call: providers report them on one chunk, or spread over several."""
-    chunks = [part for part in parts if isinstance(part, ChatGenerationChunk)]
+    chunks = [part for part in given if isinstance(part, ChatGenerationChunk)]
     if not chunks:
         return None
     whole = functools.reduce(operator.add, chunks)
     return usage_of(ChatResult(generations=[whole]))
 
 
-class _Recorder:
-    """Collects the parts of a streamed model call, to be recorded once."""
+class _Taken:
+    """What a streamed model call has given."""
 
-    def __init__(self, call: Call, model: object) -> None:
-        self._call, self._model = call, model
+    def __init__(self) -> None:
         self.parts: list[Any] = []
-        self.open = True
-
-    def __enter__(self) -> "_Recorder":
-        self._call.run.enter(True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._call.run.leave(True)
-
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """The model's scope, for one step of its generator only: it must not leak to the consumer."""
-        with inside(self._call.inner()), _inside_model(self._model):
-            yield
 
     def take(self, part: Any) -> bool:
-        """Keep a part as the provider gave it, before LangChain writes into it; whether it is the last."""
+        """Keep a part as the provider gave it, before LangChain writes into it; whether it is the last.
+
+        What follows the last is little, such as the usage, and belongs to the record.
+        """
         self.parts.append(part.model_copy(deep=True) if isinstance(part, ChatGenerationChunk) else part)
-        return self.open and _is_last(part)
+        return _is_last(part)
+
+    def result(self) -> list[Any]:
+        return self.parts
 
 
-def _recorded_parts(call: Call, parts: Iterator[Any], model: object) -> Iterator[Any]:
+def _recorded_parts(call: Call, body: Iterator[Any], model: object) -> Iterator[Any]:
     if (record := call.recorded()) is not None:
         yield from call.value_of(record)
         return
-    with _Recorder(call, model) as recorder:
-        while True:
-            try:
-                with recorder.step():
-                    part = next(parts)
-            except StopIteration:
-                break
-            except Exception as error:
-                if recorder.open and not call.is_signal(error):
-                    call.run.journal.commit(call.draft(error=error))
-                raise
-            together = [part]
-            if recorder.take(part):  # what follows is little, such as the usage, and belongs to the record
-                with recorder.step():
-                    for later in parts:
-                        recorder.take(later)
-                        together.append(later)
-                call.run.journal.commit(call.draft(recorder.parts))
-                recorder.open = False
-            try:
-                yield from together
-            except GeneratorExit:
-                break  # the consumer stopped early: it gets the same part of the stream again
-        if recorder.open:
-            call.run.journal.commit(call.draft(recorder.parts))
+    taken, around = _Taken(), functools.partial(_inside_model, model)
+    yield from parts(call, body, taken.take, taken.result, may_be_left=True, around=around)
 
 
-async def _arecorded_parts(call: Call, parts: AsyncIterator[Any], model: object) -> AsyncIterator[Any]:
+async def _arecorded_parts(call: Call, body: AsyncIterator[Any], model: object) -> AsyncIterator[Any]:
     if (record := call.recorded()) is not None:
         for part in call.value_of(record):
             yield part
         return
-    with _Recorder(call, model) as recorder:
-        while True:
-            try:
-                with recorder.step():
-                    part = await anext(parts)
-            except StopAsyncIteration:
-                break
-            except Exception as error:
-                if recorder.open and not call.is_signal(error):
-                    await call.run.commit(call.draft(error=error))
-                raise
-            together = [part]
-            if recorder.take(part):
-                with recorder.step():
-                    async for later in parts:
-                        recorder.take(later)
-                        together.append(later)
-                await call.run.commit(call.draft(recorder.parts))
-                recorder.open = False
-            try:
-                for part in together:
-                    yield part
-            except GeneratorExit:
-                if recorder.open:  # nothing may be awaited here any more
-                    call.run.journal.commit(call.draft(recorder.parts))
-                raise
-        if recorder.open:
-            await call.run.commit(call.draft(recorder.parts))
+    taken, around = _Taken(), functools.partial(_inside_model, model)
+    async with aclosing(
+        aparts(call, body, taken.take, taken.result, may_be_left=True, around=around)
+    ) as running:
+        async for part in running:
+            yield part
 
 
-class _StreamStandIn(_StandIn):
+class _StreamStandIn(StandIn):
     def _stream(self, messages: Any, stop: Any = None, **kwargs: Any) -> Iterator[Any]:
-        call = _model_call(self._real, messages, stop, kwargs, _usage_of_parts)
-        parts = self._real._stream(messages, stop=stop, **kwargs)
-        return parts if call is None else _recorded_parts(call, iter(parts), self._real)
+        call = _model_call(self.real, messages, stop, kwargs, _usage_of_parts)
+        native = self.real._stream(messages, stop=stop, **kwargs)
+        return native if call is None else _recorded_parts(call, iter(native), self.real)
 
     def _astream(self, messages: Any, stop: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
-        call = _model_call(self._real, messages, stop, kwargs, _usage_of_parts)
-        parts = self._real._astream(messages, stop=stop, **kwargs)
-        return parts if call is None else _arecorded_parts(call, aiter(parts), self._real)
+        call = _model_call(self.real, messages, stop, kwargs, _usage_of_parts)
+        native = self.real._astream(messages, stop=stop, **kwargs)
+        return native if call is None else _arecorded_parts(call, aiter(native), self.real)
 
 
 def _stand_in(model: Any) -> Any:
@@ -328,16 +257,12 @@ async def _durable_aevents(
 # -- tools
 
 
-class _ToolStandIn(_StandIn):
+class _ToolStandIn(StandIn):
     """A tool whose own function is a step."""
-
-    def __init__(self, real: Any, call: Call) -> None:
-        super().__init__(real)
-        object.__setattr__(self, "_call", call)
 
     @property
     def _run(self) -> Callable[..., Any]:
-        call, function = self._call, self._real._run
+        call, function = self.call, self.real._run
 
         @functools.wraps(function)
         def body(*args: Any, **kwargs: Any) -> Any:
@@ -347,7 +272,7 @@ class _ToolStandIn(_StandIn):
 
     @property
     def _arun(self) -> Callable[..., Any]:
-        call, function = self._call, self._real._arun
+        call, function = self.call, self.real._arun
 
         @functools.wraps(function)
         async def body(*args: Any, **kwargs: Any) -> Any:
@@ -357,7 +282,7 @@ class _ToolStandIn(_StandIn):
 
     def _as_returned(self, result: Any) -> Any:
         """What somebody said the tool had returned is JSON, which has no pairs."""
-        is_pair = self._real.response_format == "content_and_artifact"
+        is_pair = self.real.response_format == "content_and_artifact"
         return tuple(result) if is_pair and isinstance(result, list) else result
 
 
@@ -365,7 +290,7 @@ def _described(run: Execution, value: Any) -> Any:
     try:
         return run.runner.codec.encode(value)
     except EncodingError:
-        return _type_of(value)
+        return type_name(type(value))
 
 
 def _tool_call(tool: Any, tool_input: Any, kwargs: dict[str, Any]) -> Call | None:
@@ -381,9 +306,9 @@ def _tool_call(tool: Any, tool_input: Any, kwargs: dict[str, Any]) -> Call | Non
 
 def _durable_run(self: Any, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
     call = _tool_call(self, tool_input, kwargs)
-    return _run(self if call is None else _ToolStandIn(self, call), tool_input, *args, **kwargs)
+    return _run(self if call is None else _ToolStandIn(self, call=call), tool_input, *args, **kwargs)
 
 
 def _durable_arun(self: Any, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
     call = _tool_call(self, tool_input, kwargs)
-    return _arun(self if call is None else _ToolStandIn(self, call), tool_input, *args, **kwargs)
+    return _arun(self if call is None else _ToolStandIn(self, call=call), tool_input, *args, **kwargs)

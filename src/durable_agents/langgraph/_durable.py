@@ -4,16 +4,16 @@ It is a copy of the graph, of a class derived from the graph's own: `isinstance`
 named here is the native one, on the durable state.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
-from .._core import RUN, OnCodeChange, Request, Restore, Run, acting, default_name, engine, logger
+from .._core import RUN, Options, Request, Run, acting, default_name, engine, logger
 from .._core.errors import ConfigurationError, EncodingError, NotSupported
 from ._private import CONF, CONFIG_KEY_TASK_ID, CONFIG_KEY_THREAD_ID, ensure_config, is_xxh3_128_hexdigest
 from ._runner import RECORDED_KEYWORDS, GraphRunner, Live, staging
@@ -60,9 +60,7 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         *,
         types: Sequence[type] = (),
         ignore_checkpointer: bool = False,
-        at_most_once: Collection[str] = (),
-        restore: Restore | None = None,
-        on_code_change: OnCodeChange = "wait",
+        **options: Unpack[Options],
     ) -> "DurableGraph":
         if not isinstance(compiled, Pregel):
             raise ConfigurationError(
@@ -90,11 +88,8 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         graph.__class__ = type(
             f"Durable{type(compiled).__name__}", (DurableGraph, type(compiled)), {"__module__": __name__}
         )
-        runner = GraphRunner(
-            name, codec, type(compiled), graph, saver, at_most_once=at_most_once, restore=restore,
-            on_code_change=on_code_change,
-        )  # fmt: skip
-        if unknown := unknown_tools(compiled, at_most_once):
+        runner = GraphRunner(name, codec, type(compiled), graph, saver, **options)
+        if unknown := unknown_tools(compiled, runner.at_most_once):
             logger.warning(
                 "%s: no tool of the graph is named %s (at_most_once)", runner.name, ", ".join(unknown)
             )

@@ -34,6 +34,7 @@ from .._core import (
     dumps,
     escape,
     failure,
+    having,
     inside,
     logger,
     now_us,
@@ -119,11 +120,8 @@ def _durable_put_writes(self: Any, task_id: str, writes: Any, *, cached: bool = 
     if run is None or RUN.get() is run:
         _put_writes(self, task_id, writes, cached=cached)
         return
-    token = RUN.set(run)
-    try:
+    with having(RUN, run):
         _put_writes(self, task_id, writes, cached=cached)
-    finally:
-        RUN.reset(token)
 
 
 def _number(run: Execution, scope: Scope, what: str, input: Any) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from agents import RunState, ToolApprovalItem
 
 from .._core import Question, logger
+from .._core.errors import ConfigurationError
 
 
 def questions_of(items: Iterable[ToolApprovalItem], past: Iterable[Question]) -> dict[str, Any]:
@@ -48,6 +49,20 @@ def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
+def check(answer: Any) -> None:
+    """Raise `ConfigurationError` for an answer that neither approves nor rejects."""
+    if _approves(answer) is None:
+        raise ConfigurationError(
+            f"{answer!r:.200} neither approves nor rejects the tool call: answer True, False, or a mapping such as "
+            f'{{"approve": False, "message": "…"}}'
+        )
+
+
+def _approves(answer: Any) -> bool | None:
+    approve = answer.get("approve") if isinstance(answer, Mapping) else answer
+    return approve if isinstance(approve, bool) else None
+
+
 def apply(state: RunState[Any], pause: Question) -> None:
     """Approve and reject in the state what the answers say. An answer that says nothing leaves its question open."""
     items = named(state.get_interruptions())
@@ -55,8 +70,8 @@ def apply(state: RunState[Any], pause: Question) -> None:
         item = items.get(question.partition("#")[0])
         if item is None:
             continue
-        decision = answer if isinstance(answer, Mapping) else {"approve": answer}
-        approve = decision.get("approve")
+        decision = answer if isinstance(answer, Mapping) else {}
+        approve = _approves(answer)
         if approve is True:
             state.approve(item, always_approve=bool(decision.get("always")))
         elif approve is False:

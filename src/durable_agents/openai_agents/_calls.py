@@ -10,10 +10,9 @@ error handlers, `tool_use_behavior`, and what an agent that is a tool does aroun
 
 import copy
 import functools
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +26,7 @@ from agents import (
     ToolOutputGuardrail,
 )
 
-from .._core import JSON, RUN, Call, Codec, Execution, Usage, begin, inside
+from .._core import JSON, RUN, Call, Codec, Execution, Usage, aparts, begin, described, having, inside
 from .._core.errors import NotSupported, RecordedError
 from . import _private
 from ._context import OutcomeCodec, astep_on_context
@@ -74,16 +73,6 @@ def frame_here() -> Frame | None:
     """The loop the calling code belongs to, if that is in a durable run."""
     frame = FRAME.get()
     return frame if frame is not None and RUN.get() is frame.run else None
-
-
-@contextmanager
-def framed(frame: Frame) -> Iterator[None]:
-    token = FRAME.set(frame)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # a coroutine that is collected ends in another context
-            FRAME.reset(token)
 
 
 def install() -> None:
@@ -140,19 +129,10 @@ def _nested_run_streamed(
 @contextmanager
 def _scope_of(frame: Frame, agent: Agent[Any], input: Any) -> Iterator[None]:
     """The steps of an agent that a tool, guardrail or callback runs."""
-    call = begin("agent", agent.name, input=_text(input), leaf=False)
+    call = begin("agent", agent.name, input=described(input), leaf=False)
     assert call is not None
-    with inside(call.inner()), framed(Frame(frame.run, frame.codec, agent)):
+    with inside(call.inner()), having(FRAME, Frame(frame.run, frame.codec, agent)):
         yield
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, default=_type_of, sort_keys=True)
-
-
-def _type_of(value: object) -> str:
-    """What stands for a value that is no JSON: its text may hold an address, and differ on replay."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _call(kind: str, name: str, **options: Any) -> Call:
@@ -194,7 +174,7 @@ def _model_call(frame: Frame) -> Call:
         response = as_response(result)
         return usage_of(model, response) if response else None
 
-    text = _text([prompt.instructions, prompt.input])
+    text = described([prompt.instructions, prompt.input])
     return _call("model", frame.agent, input=text, codec=ModelCodec(frame.codec), usage=usage)
 
 
@@ -211,40 +191,24 @@ async def _stream(
 ) -> AsyncIterator[Any]:
     """A streamed model call: live event by event, recorded at its last one, before that is handed on."""
     call = _model_call(frame)
+    attempts = failed_retry_attempts_out
     if (record := call.recorded()) is not None:
         result = call.value_of(record)
         if isinstance(result, Streamed):
-            failed_retry_attempts_out[0] = result.failed_attempts
+            attempts[0] = result.failed_attempts
         for event in as_events(result):
             yield event
         return
-    if not call.run.is_surely_ours:
-        await call.run.in_thread(call.run.confirm)
     events: list[Any] = []
-    native_events = native(failed_retry_attempts_out=failed_retry_attempts_out, **kwargs)
-    call.run.enter(True)
-    is_open = True
-    try:
-        while True:
-            try:
-                with inside(call.inner()):  # for one step of the generator: it must not leak to the consumer
-                    event = await anext(native_events)
-            except StopAsyncIteration:
-                break
-            except Exception as error:
-                if is_open and not call.is_signal(error):
-                    await call.run.commit(call.draft(error=error))
-                raise
-            events.append(event)
-            if is_open and getattr(event, "type", "") in _LAST_EVENTS:
-                await call.run.commit(call.draft(Streamed(events, failed_retry_attempts_out[0])))
-                is_open = False
+
+    def take(event: Any) -> bool:
+        events.append(event)
+        return getattr(event, "type", "") in _LAST_EVENTS
+
+    native_events = native(failed_retry_attempts_out=attempts, **kwargs)
+    async with aclosing(aparts(call, native_events, take, lambda: Streamed(events, attempts[0]))) as live:
+        async for event in live:
             yield event
-        if is_open:
-            await call.run.commit(call.draft(Streamed(events, failed_retry_attempts_out[0])))
-    finally:
-        call.run.leave(True)
-        await native_events.aclose()
 
 
 # -- tools

@@ -1,6 +1,6 @@
 """`DurableRunner`: an agent whose runs finish, however often their process dies."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from agents import Agent, RunResult, RunState, TResponseInputItem
@@ -9,7 +9,7 @@ from agents.run import RunConfig
 from agents.run_config import RunOptions
 from typing_extensions import Unpack
 
-from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name, engine
+from .._core import RUN, Options, Request, Run, default_name, engine, having
 from .._core.errors import ConfigurationError, EncodingError, NotSupported, NotWaiting
 from . import _approvals
 from ._context import refill
@@ -51,18 +51,13 @@ class DurableRunner(AgentsRunner):
         name: str | None = None,
         *,
         types: Sequence[type] = (),
-        at_most_once: Collection[str] = (),
-        restore: Restore | None = None,
-        on_code_change: OnCodeChange = "wait",
+        **options: Unpack[Options],
     ) -> None:
         if not isinstance(agent, Agent):
             raise ConfigurationError(f"DurableRunner runs an Agent, not a {type(agent).__qualname__}")
         check_agent(agent)
         self.agent = agent
-        super().__init__(
-            name or default_name(agent.name), sdk_codec([*types_of(agent), *types]), at_most_once=at_most_once,
-            restore=restore, on_code_change=on_code_change,
-        )  # fmt: skip
+        super().__init__(name or default_name(agent.name), sdk_codec([*types_of(agent), *types]), **options)
 
     # -- verbs
 
@@ -102,13 +97,10 @@ class DurableRunner(AgentsRunner):
         found = self._request(input, dict(options), run_id, streams=True)
         if isinstance(found, Run):
             raise NotSupported(f"the state decides nothing that run {found.id!r} waits for")
-        token = STARTED.set(Started(self, *found))
-        try:
+        with having(STARTED, Started(self, *found)):
             native: Any = _sdk.get_default_agent_runner()
             streamed: RunResultStreaming = native.run_streamed(self.agent, input, **options)
             return streamed
-        finally:
-            STARTED.reset(token)
 
     def start(self, input: Input, *, run_id: str | None = None, **options: Unpack[RunOptions[Any]]) -> Run:
         """Queue a run for any worker that has this runner, and return at once. See `run`.

@@ -14,10 +14,10 @@ from typing import Any
 from agents import Agent, MultiProvider, RunConfig
 from agents.result import RunResultBase, RunResultStreaming
 
-from .._core import RUN, Codec, Execution, Pause, Question, Request, Run, Runner, scope
+from .._core import RUN, Codec, Execution, Pause, Question, Request, Run, Runner, having, scope
 from .._core.errors import CancelRequested, EncodingError, NotSupported, RunCancelled
 from . import _approvals, _private, _results, _sessions
-from ._calls import Frame, framed
+from ._calls import FRAME, Frame
 from ._context import refill
 from ._shape import structure_of
 
@@ -66,6 +66,9 @@ class AgentsRunner(Runner):
                 f"of its own instead"
             )
 
+    def check_answer(self, asked: Any, answer: Any) -> None:
+        _approvals.check(answer)
+
     def fingerprint(self) -> dict[str, Any]:
         return structure_of(self.agent)
 
@@ -99,7 +102,7 @@ class AgentsRunner(Runner):
         run = RUN.get()
         assert run is not None
         options = request.live.options
-        with framed(Frame(run, self.codec, self.agent)):
+        with having(FRAME, Frame(run, self.codec, self.agent)):
             return await _native_run(_agent_runner(), self.agent, options["input"], **_without_input(options))
 
     @contextmanager
@@ -109,7 +112,7 @@ class AgentsRunner(Runner):
         with ExitStack() as entered:
             if asked:
                 entered.enter_context(scope(f"segment:{len(asked) + 1}"))
-            entered.enter_context(framed(Frame(execution, self.codec, self.agent)))
+            entered.enter_context(having(FRAME, Frame(execution, self.codec, self.agent)))
             yield
 
     def _options(self, execution: Execution, opened: ExitStack) -> dict[str, Any]:
@@ -171,7 +174,7 @@ class AgentsRunner(Runner):
     async def _stream_nested(self, started: Started, native: Callable[[], Any]) -> None:
         run = RUN.get()
         assert run is not None
-        with scope(self._segment(started.run_id)), framed(Frame(run, self.codec, self.agent)):
+        with scope(self._segment(started.run_id)), having(FRAME, Frame(run, self.codec, self.agent)):
             await native()
 
     async def _streaming(

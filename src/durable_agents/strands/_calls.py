@@ -8,7 +8,6 @@ Not seen: models and tools that user code calls itself, outside of the agent's l
 """
 
 import copy
-import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
@@ -17,7 +16,7 @@ from weakref import WeakSet
 from strands import Agent
 from strands.middleware import ExecuteToolStage, InvokeModelStage
 
-from .._core import Call, Codec, Execution, Scope, begin, effects, escape, failure, inside
+from .._core import Call, Codec, Execution, Scope, StandIn, begin, described, escape, failure, inside
 from .._core.errors import EncodingError
 from ._places import Active, InRun, Place, find
 from ._played import play
@@ -32,6 +31,8 @@ from ._traces import Traces
 from ._values import model_id, usage_of
 
 _INSTALLED: "WeakSet[Agent]" = WeakSet()
+_LAST = (ToolResultEvent, ToolInterruptEvent)
+"""Strands leaves a tool's stream with its result, or its question."""
 _HANDOFF = "handoff_to_agent"
 _STRUCTURED = "structured_output"
 
@@ -42,31 +43,6 @@ def install(agent: Agent) -> None:
         _INSTALLED.add(agent)
         agent.add_middleware(InvokeModelStage.Wrap, _model)
         agent.add_middleware(ExecuteToolStage.Wrap, _tool)
-
-
-def described(value: Any) -> str:
-    """A call's input as text; of what is no JSON the type, for its text may hold an address."""
-    return json.dumps(value, default=lambda v: f"{type(v).__module__}.{type(v).__qualname__}", sort_keys=True)
-
-
-class _StandIn:
-    """Everything of the real object, but for `stream`."""
-
-    def __init__(self, real: Any) -> None:
-        self.__dict__["real"] = real
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["real"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__:
-            self.__dict__[name] = value
-        else:
-            setattr(self.real, name, value)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return type(self.real)
 
 
 # -- models
@@ -89,12 +65,14 @@ async def _model(
         yield event
 
 
-class _Model(_StandIn):
+class _Model(StandIn):
     """A model whose stream is a step."""
 
     def __init__(self, context: Any, codec: Codec, turn: Scope) -> None:
         super().__init__(context.model)
-        self.__dict__.update(agent=context.agent, codec=codec, turn=turn, heard=None, step=None, parts=None)
+        self.__dict__.update(
+            agent=context.agent, codec=codec, turn=turn, heard=None, step=None, parts=None, began=0.0
+        )
 
     async def stream(self, *args: Any, model_state: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
         name = model_id(self.real)
@@ -121,27 +99,27 @@ class _Model(_StandIn):
         else:
             self.heard = heard = {"chunks": [], "usage": None, "first": None, "state": None}
             chunks = self.real.stream(*args, model_state=model_state, **kwargs)
-            self.parts = play(call, self._listening(chunks, model_state), self._heard_all)
+            self.began = time.time()
+            self.parts = play(call, aiter(chunks), self._take, lambda: self._heard_all(model_state))
             async for chunk in self.parts:
                 yield chunk
         if model_state is not None and heard["state"] is not None:
             model_state.clear()
             model_state.update(copy.deepcopy(heard["state"]))
 
-    async def _listening(self, chunks: Any, model_state: Any) -> AsyncGenerator[Any, None]:
-        """The chunks as they come, and what is to be known of them later."""
-        began, heard = time.time(), self.heard
-        async for chunk in chunks:
-            heard["chunks"].append(copy.deepcopy(chunk))
-            if heard["first"] is None and ("contentBlockDelta" in chunk or "contentBlockStart" in chunk):
-                heard["first"] = int(1000 * (time.time() - began))
-            if "metadata" in chunk:
-                heard["usage"] = copy.deepcopy(chunk["metadata"].get("usage"))
-            yield chunk
-        heard["state"] = copy.deepcopy(model_state)
+    def _take(self, chunk: Any) -> bool:
+        """What is to be known of a chunk later."""
+        heard = self.heard
+        heard["chunks"].append(copy.deepcopy(chunk))
+        if heard["first"] is None and ("contentBlockDelta" in chunk or "contentBlockStart" in chunk):
+            heard["first"] = int(1000 * (time.time() - self.began))
+        if "metadata" in chunk:
+            heard["usage"] = copy.deepcopy(chunk["metadata"].get("usage"))
+        return False
 
-    def _heard_all(self) -> Any:
+    def _heard_all(self, model_state: Any) -> Any:
         """The stream has come to its end; natively one without a stop was aborted by the provider, when cancelled."""
+        self.heard["state"] = copy.deepcopy(model_state)
         if self.agent.cancel_signal.is_set() and not any(
             "messageStop" in chunk for chunk in self.heard["chunks"]
         ):
@@ -180,7 +158,7 @@ async def _tool(
         return
     run, place, active = found
     InRun.of(run).check(run)
-    standing_in: _StandIn
+    standing_in: StandIn
     if isinstance(tool, AgentAsTool) and find_active(run, tool.agent, active):
         standing_in = _Agent(tool, _scope_of(place, context.tool_use))
     else:
@@ -212,12 +190,11 @@ def _scope_of(place: Place, tool_use: Any) -> Scope:
     return Scope(above.child(used), above.child_key(used), in_step=above.in_step, events=above.events)
 
 
-class _Agent(_StandIn):
+class _Agent(StandIn):
     """An agent as a tool: its calls live under the tool call."""
 
     def __init__(self, tool: Any, scope: Scope) -> None:
-        super().__init__(tool)
-        self.__dict__["scope"] = scope
+        super().__init__(tool, scope=scope)
 
     async def stream(self, tool_use: Any, invocation_state: Any, **kwargs: Any) -> AsyncIterator[Any]:
         events = self.real.stream(tool_use, invocation_state, **kwargs)
@@ -234,33 +211,31 @@ class _Agent(_StandIn):
                 await events.aclose()
 
 
-class _Tool(_StandIn):
+class _Tool(StandIn):
     """A tool whose stream is a step."""
 
     def __init__(self, context: Any, active: Active, place: Place) -> None:
-        super().__init__(context.tool)
-        self.__dict__.update(context=context, active=active, codec=active.codec, place=place)
+        super().__init__(context.tool, context=context, active=active, codec=active.codec, place=place)
 
     async def stream(self, tool_use: Any, invocation_state: Any, **kwargs: Any) -> AsyncIterator[Any]:
         call = self._call(tool_use, invocation_state)
-        if (record := call.recorded()) is not None:
+        if (record := await call.afinished()) is not None:
             for event in self._given(call.value_of(record), tool_use, invocation_state):
-                yield event
-            return
-        settled = await settle(call)
-        if settled is not None:
-            for event in self._given(settled, tool_use, invocation_state):
                 yield event
             return
         kept: list[Any] = []
         traces = Traces(self.context.agent, invocation_state, self.codec)
         native = self.real.stream(tool_use, invocation_state, **kwargs)
 
-        def done() -> Any:
+        def take(event: Any) -> bool:
+            kept.extend(_as_kept(event, self.codec))
+            return isinstance(event, _LAST)
+
+        def result() -> Any:
             has_asked = bool(kept) and kept[-1][0] == "interrupt"  # it runs again once it is answered
             return None if has_asked else {"events": kept, **traces.left()}
 
-        async for event in play(call, traces.during(_listening(native, kept, self.codec)), done, _is_last):
+        async for event in play(call, _to_the_last(native), take, result, traces.noting):
             yield event
 
     def _call(self, tool_use: Any, invocation_state: Any) -> Call:
@@ -291,31 +266,25 @@ class _Tool(_StandIn):
         return [_event(event, tool_use) for event in kept["events"]]
 
 
-async def settle(call: Call) -> Any:
-    """What somebody has said became of a tool that was cut off; None when it may run. Parks the run until then."""
-    if (draft := effects.settled(call)) is None:
-        return None
-    return call.value_of(await call.run.commit(draft))
-
-
-async def _listening(events: Any, kept: list[Any], codec: Codec) -> AsyncGenerator[Any, None]:
+async def _to_the_last(events: Any) -> AsyncGenerator[Any, None]:
+    """The events as far as Strands asks for them."""
     async for event in events:
-        if isinstance(event, ToolInterruptEvent):
-            kept.append(["interrupt"])
-        elif isinstance(event, ToolResultEvent):
-            error = failure.encode(event.exception) if event.exception is not None else None
-            kept.append(["result", copy.deepcopy(event.tool_result), error])
-        elif isinstance(event, ToolStreamEvent):
-            if _is_durable(codec, data := event["tool_stream_event"].get("data")):
-                kept.append(["stream", copy.deepcopy(data)])
-        else:
-            kept.append(["raw", copy.deepcopy(event)])
         yield event
+        if isinstance(event, _LAST):
+            return
 
 
-def _is_last(event: Any) -> bool:
-    """Strands leaves the tool's stream with its result, or its question."""
-    return isinstance(event, ToolResultEvent | ToolInterruptEvent)
+def _as_kept(event: Any, codec: Codec) -> list[Any]:
+    """An event as it is recorded, in a list; an empty one when it is not."""
+    if isinstance(event, ToolInterruptEvent):
+        return [["interrupt"]]
+    if isinstance(event, ToolResultEvent):
+        error = failure.encode(event.exception) if event.exception is not None else None
+        return [["result", copy.deepcopy(event.tool_result), error]]
+    if isinstance(event, ToolStreamEvent):
+        data = event["tool_stream_event"].get("data")
+        return [["stream", copy.deepcopy(data)]] if _is_durable(codec, data) else []
+    return [["raw", copy.deepcopy(event)]]
 
 
 def _is_durable(codec: Codec, value: Any) -> bool:

@@ -17,8 +17,7 @@ from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
 
-from .._core import RUN, SCOPE, begin, inside, is_replaying
-from ._calls import described
+from .._core import RUN, SCOPE, begin, described, inside, is_replaying
 from ._places import InRun, find
 from ._private import (
     Graph,

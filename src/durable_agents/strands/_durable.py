@@ -3,8 +3,8 @@
 The object itself does the work, with its own loop, hooks and tools. A run leaves it as it was before.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any, Generic, TypeVar, Unpack
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
@@ -13,7 +13,7 @@ from strands.multiagent.base import MultiAgentResult
 from strands.multiagent.graph import Graph
 from strands.multiagent.swarm import Swarm
 
-from .._core import RUN, OnCodeChange, Request, Restore, Run, default_name, type_name
+from .._core import RUN, Options, Request, Run, default_name, type_name
 from .._core.errors import ConfigurationError, EncodingError, NotSupported, RunWaiting
 from ._runner import Live, StrandsRunner
 from ._shape import default_label
@@ -43,18 +43,13 @@ class _Durable(Generic[Result]):
         name: str | None = None,
         *,
         types: Sequence[type] = (),
-        at_most_once: Collection[str] = (),
-        restore: Restore | None = None,
-        on_code_change: OnCodeChange = "wait",
+        **options: Unpack[Options],
     ) -> None:
         if not isinstance(target, self._wraps):
             raise ConfigurationError(
                 f"{type(self).__name__} wraps {self._kind}, not a {type(target).__module__}.{type(target).__qualname__}"
             )
-        self.durable = StrandsRunner(
-            target, name or default_name(default_label(target)), types, at_most_once=at_most_once, restore=restore,
-            on_code_change=on_code_change,
-        )  # fmt: skip
+        self.durable = StrandsRunner(target, name or default_name(default_label(target)), types, **options)
 
     @property
     def _target(self) -> Any:

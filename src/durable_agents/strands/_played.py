@@ -1,82 +1,51 @@
-"""An async generator as the body of one step."""
+"""Steps that yield, in Strands: its loop leaves some of them standing, and swallows what should end the run."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from .._core import Call, effects, inside
+from .._core import Call, Execution, aparts
 from .._core.errors import Stop
 from ._places import InRun
-from ._private import InterruptException
 
 
 def play(
     call: Call,
-    body: AsyncGenerator[Any, None],
-    done: Callable[[], Any],
-    is_last: Callable[[Any], bool] = lambda part: False,
+    body: AsyncIterator[Any],
+    take: Callable[[Any], bool],
+    result: Callable[[], Any],
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> AsyncGenerator[Any, None]:
-    """Hand out the parts of `body` as they come; the step is recorded when it has ended, before this ends.
-
-    The step's scope is entered for each part alone: it must not leak to the consumer, who runs between two of them.
-
-    Args:
-        done: what is recorded; None when the body has not finished, but waits for somebody.
-        is_last: whether the consumer asks for nothing after this part: all is over before it is handed out.
-    """
+    """`aparts` that is ended with the run at the latest."""
     playing = InRun.of(call.run).playing
-    parts = _play(call, body, done, is_last, lambda: playing.remove(parts))
-    playing.append(parts)
-    return parts
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        with around(), _noted(call.run):
+            yield
+
+    async def listed() -> AsyncGenerator[Any, None]:
+        try:
+            async for part in parts:
+                yield part
+        finally:
+            playing.remove(listing)
+            await parts.aclose()
+
+    parts = aparts(call, body, take, result, around=watched)
+    listing = listed()
+    playing.append(listing)
+    return listing
 
 
-async def _play(
-    call: Call,
-    body: AsyncGenerator[Any, None],
-    done: Callable[[], Any],
-    is_last: Callable[[Any], bool],
-    ended: Callable[[], None],
-) -> AsyncGenerator[Any, None]:
-    run, last = call.run, []
-    if not run.is_surely_ours:
-        await run.in_thread(run.confirm)
-    run.enter(call.leaf)
+@contextmanager
+def _noted(run: Execution) -> Iterator[None]:
+    """An exception that is meant to end the run, such as Ctrl-C, is kept: Strands would swallow it and go on."""
     try:
-        with run.body():
-            if call.at_most_once:
-                await run.commit(effects.mark(call))
-            scope = call.inner()
-            try:
-                while True:
-                    try:
-                        with inside(scope):
-                            part = await anext(body)
-                    except StopAsyncIteration:
-                        break
-                    except Exception as error:
-                        if not (call.is_signal(error) or isinstance(error, InterruptException)):
-                            await run.commit(call.draft(error=error))
-                        elif call.at_most_once:
-                            await run.commit(effects.paused(call))
-                        raise
-                    except (Stop, asyncio.CancelledError, GeneratorExit):
-                        raise
-                    except BaseException as killed:  # Strands would swallow it and go on
-                        InRun.of(run).killed = killed
-                        raise
-                    if is_last(part):
-                        last.append(part)
-                        break
-                    yield part
-                if (result := done()) is not None:
-                    await run.commit(call.draft(result))
-                elif call.at_most_once:
-                    await run.commit(effects.paused(call))
-            finally:
-                with inside(scope):
-                    await body.aclose()
-    finally:
-        run.leave(call.leaf)
-        ended()
-    for part in last:
-        yield part
+        yield
+    except (Exception, Stop, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as killed:
+        InRun.of(run).killed = killed
+        raise

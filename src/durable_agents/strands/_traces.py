@@ -5,12 +5,11 @@ at once is told apart by who calls `agent.state.set`, not by looking before and 
 """
 
 import copy
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import Codec
+from .._core import Codec, having
 from .._core.errors import EncodingError
 
 _WRITES: ContextVar[list[Any] | None] = ContextVar("durable_agents_strands_writes", default=None)
@@ -28,15 +27,6 @@ def note_write(store: Any, key: str, *value: Any) -> None:
         writes.append([key, *copy.deepcopy(value)])
 
 
-@contextmanager
-def _noting(writes: list[Any]) -> Iterator[None]:
-    token = _WRITES.set(writes)
-    try:
-        yield
-    finally:
-        _WRITES.reset(token)
-
-
 class Traces:
     """The traces of one tool call."""
 
@@ -46,18 +36,9 @@ class Traces:
         self._before = self._encodable()
         self._deferred = agent._deferred_cancel
 
-    async def during(self, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-        """The events of the call, its writes noted."""
-        try:
-            while True:
-                try:
-                    with _noting(self._writes):
-                        event = await anext(events)
-                except StopAsyncIteration:
-                    return
-                yield event
-        finally:
-            await events.aclose()
+    def noting(self) -> AbstractContextManager[Any]:
+        """What is written inside is written by the call."""
+        return having(_WRITES, self._writes)
 
     def left(self) -> dict[str, Any]:
         """What is recorded; nothing for a tool that left nothing."""
