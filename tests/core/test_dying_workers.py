@@ -7,9 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from core.harness import Program, Programs, eventually, thaw, until_over
 from durable_agents import runs
 from durable_agents._core import engine
+from durable_agents._core.store import Store
+from durable_agents._core.worker import Liveness, Worker
 
 Figure = Callable[[str, str], None]
 
@@ -198,3 +202,37 @@ def test_three_sweepers_continue_each_of_fifty_runs_exactly_once(programs: Progr
         assert programs.ledger.pids(f"{run}/0") == [dying.pid, one]
         assert {step.epoch for step in runs.get(run).steps()} == {2}
     assert sum(sweeper.output.count("is dead") for sweeper in sweepers) == 1
+
+
+class Clock:
+    """The monotonic clock of a process that looks once in ten seconds, when it means to five times a second."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        self.now += 5.0  # the sweep looks twice
+        return self.now
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["gone", "alive"])
+def test_a_sweeper_that_is_always_late_finds_the_dead_and_leaves_the_living(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    """Of a long time in which it did not look little counts: in that, the other one may have been held up as well."""
+    other, sweeper = Worker(store, Liveness()), Worker(store, Liveness())
+    if not is_held:
+        other._lock.release()
+    monkeypatch.setattr("durable_agents._core.worker.time", Clock())
+    there = []
+    for _ in range(6):
+        sweeper.sweep()
+        there.append(len(_row(store, other.id)) == 1)
+    monkeypatch.undo()
+    assert there == ([True] * 6 if is_held else [True, True, True, False, False, False])
+    for worker in (other, sweeper):
+        worker.leave()
+
+
+def _row(store: Store, worker: str) -> list[tuple[object, ...]]:
+    return store.query("SELECT 1 FROM durable_agents_worker WHERE worker_id = ?", (worker,))

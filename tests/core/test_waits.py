@@ -12,6 +12,7 @@ import durable_agents
 from core.harness import Programs, crash, drive, eventually
 from durable_agents import errors, runs
 from durable_agents._core import RUN, Pause, Request, engine, step
+from durable_agents._core import run as run_module
 from durable_agents._core.store import Store
 from plain import Plain
 
@@ -262,6 +263,29 @@ def test_several_open_questions_are_answered_one_after_the_other(agent: Agent) -
     for question, asked in run.questions.items():
         run.answer(f"to {asked}", question)
     assert run.result(timeout=10) == ["to A?", "to B?"]
+
+
+@here
+def test_an_answer_refused_an_instant_before_its_question_is_asked_again(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(_: Any) -> Any:
+        return ask(a="A?", b="B?")
+
+    waits(agent(body), "w")
+    run, native = runs.get("w"), run_module.answer
+    run.answer("to A", "a")
+
+    def late(*given: Any) -> Any:
+        try:
+            return native(*given)
+        except errors.NotWaiting:
+            eventually(lambda: run.status == "waiting")
+            raise
+
+    monkeypatch.setattr(run_module, "answer", late)
+    run.answer("to B", "b")
+    assert run.result(10) == {"a": "to A", "b": "to B"}
 
 
 @here

@@ -3,6 +3,7 @@
 from . import effects, engine, failure
 from .codec import JSON, Codec, JsonCodec, described, dumps, type_name
 from .context import RUN, SCOPE, Scope, acting, escape, having, inside, lend, lend_call, scope
+from .cut import cut
 from .execution import Execution
 from .log import logger
 from .opening import Request
@@ -45,6 +46,7 @@ __all__ = [
     "aparts",
     "astep",
     "begin",
+    "cut",
     "default_name",
     "described",
     "dumps",

@@ -250,10 +250,10 @@ class Run:
         running.wake()
 
     def _is_left_open(self, question: str | None) -> bool:
-        """Whether the run goes on with another answer, and will ask this again."""
+        """Whether the run goes on with another answer, and will ask this again, or has just done so."""
         pause = self._pause()
         asked = pause is not None and question in pause.questions and question not in pause.answers
-        return asked and self._row().state in ("queued", "running")
+        return asked and self._row().state in ("queued", "running", "waiting")
 
     def cancel(self) -> None:
         """Cancel the run: at once when nobody drives it, else when the steps in flight are recorded.

@@ -90,18 +90,17 @@ class Worker:
     def sweep(self) -> int:
         """Declare dead who is dead, and re-queue their runs; how many runs were re-queued."""
         now, live = time.monotonic(), self._liveness
-        if now - self._last_sweep > live.grace:
-            self._seen.clear()  # this process was late itself: what it saw before proves nothing
+        # When this process was late itself, others may have been too: of a long time without a look little counts. Not
+        # nothing: on a machine that is always late, the dead must be found as well.
+        passed = min(now - self._last_sweep, max(live.heartbeat, live.grace / 2))
         self._last_sweep = now
         rows = self._store.query(
             "SELECT worker_id, label, beat FROM durable_agents_worker WHERE worker_id <> ?", (self.id,)
         )
         for worker, label, beat in rows:
-            last, since = self._seen.get(worker, (None, now))
-            if last != beat:
-                self._seen[worker] = (beat, now)
-                continue
-            quiet = now - since
+            last, quiet = self._seen.get(worker, (None, 0.0))
+            quiet = quiet + passed if last == beat else 0.0
+            self._seen[worker] = (beat, quiet)
             if quiet > live.lease or (quiet > live.grace and self._has_let_go(worker)):
                 self._declare_dead(worker, label, beat, quiet)
         return runs.release_dead(self._store)

@@ -19,7 +19,7 @@ from google.adk.agents.context import Context
 from google.adk.events.event_actions import EventActions
 from google.adk.models.llm_response import LlmResponse
 
-from .._core import RUN, Call, StandIn, aparts, begin, parts
+from .._core import RUN, Call, StandIn, aparts, begin, cut, parts
 from .._core.errors import EncodingError
 from ._places import described
 from ._private import (
@@ -39,25 +39,15 @@ from ._values import Outcome, usage_of
 _ACTIONS = "durable_agents_actions"
 """What a tool had left on its context when it raised is recorded as this attribute of its error."""
 
-_get_llm = BaseLlmFlow._get_llm
-_summarize: Callable[..., Any] = LlmEventSummarizer.maybe_summarize_events
-_call_tool = caller._call_tool_async
-_run_function: Callable[..., AsyncGenerator[Any, None]] = FunctionNode._run_impl
-_run_tool_node: Callable[..., Any] = ToolNode._run_tool_with_plugin_callbacks
-
 
 def install() -> None:
     """Put the cuts in; outside a durable run they call the native code and nothing else."""
-    cuts: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-        (BaseLlmFlow, "_get_llm", _durable_get_llm),
-        (LlmEventSummarizer, "maybe_summarize_events", _durable_summarize),
-        (caller, "_call_tool_async", _durable_call_tool),
-        (FunctionNode, "_run_impl", _durable_run_function),
-        (ToolNode, "_run_tool_with_plugin_callbacks", _durable_run_tool_node),
-    )
+    cut(BaseLlmFlow, "_get_llm", _get_llm)
+    cut(LlmEventSummarizer, "maybe_summarize_events", _summarize)
+    cut(caller, "_call_tool_async", _call_tool)
+    cut(FunctionNode, "_run_impl", _run_function)
+    cut(ToolNode, "_run_tool_with_plugin_callbacks", _run_tool_node)
     code_execution.asyncio = _Threads()
-    for owner, name, cut in cuts:
-        setattr(owner, name, functools.wraps(getattr(owner, name))(cut))
 
 
 # -- models
@@ -113,9 +103,8 @@ async def _recorded_responses(
             yield response
 
 
-async def _durable_get_llm(self: Any, invocation_context: Any) -> Any:
-    llm = await _get_llm(self, invocation_context)
-    return llm if RUN.get() is None else _Model(llm)
+async def _get_llm(native: Any, self: Any, invocation_context: Any) -> Any:
+    return _Model(await native(self, invocation_context))
 
 
 class _Summarizer(StandIn):
@@ -124,8 +113,8 @@ class _Summarizer(StandIn):
         return _Model(self.real._llm)
 
 
-async def _durable_summarize(self: Any, *, events: Any) -> Any:
-    return await _summarize(self if RUN.get() is None else _Summarizer(self), events=events)
+async def _summarize(native: Any, self: Any, *, events: Any) -> Any:
+    return await native(_Summarizer(self), events=events)
 
 
 # -- what tools and nodes have in common
@@ -188,10 +177,9 @@ def apply_actions(context: Context, actions: EventActions) -> None:
 # -- tools
 
 
-async def _durable_call_tool(tool: Any, args: dict[str, Any], tool_context: Context) -> Any:
+async def _call_tool(native: Any, tool: Any, args: dict[str, Any], tool_context: Context) -> Any:
     run = RUN.get()
-    if run is None:
-        return await _call_tool(tool, args, tool_context)
+    assert run is not None
     call = begin(
         "tool",
         tool.name,
@@ -201,7 +189,7 @@ async def _durable_call_tool(tool: Any, args: dict[str, Any], tool_context: Cont
         leaf=not isinstance(tool, AgentTool | NodeTool),
     )
     assert call is not None
-    return await _outcome(call, tool_context, lambda: _call_tool(tool, args, tool_context))
+    return await _outcome(call, tool_context, lambda: native(tool, args, tool_context))
 
 
 class _Tool(StandIn):
@@ -228,8 +216,8 @@ class _ToolNode(StandIn):
         return _Tool(self.real.tool)
 
 
-async def _durable_run_tool_node(self: Any, *, ctx: Any, args: Any) -> Any:
-    return await _run_tool_node(self if RUN.get() is None else _ToolNode(self), ctx=ctx, args=args)
+async def _run_tool_node(native: Any, self: Any, *, ctx: Any, args: Any) -> Any:
+    return await native(_ToolNode(self), ctx=ctx, args=args)
 
 
 # -- code executors
@@ -290,10 +278,8 @@ def _node_call(node: Any, context: Context, kwargs: dict[str, Any]) -> Call:
     return call
 
 
-def _durable_run_function(self: Any, *, ctx: Any, node_input: Any) -> AsyncGenerator[Any, None]:
-    return _run_function(
-        self if RUN.get() is None else _Function(self, context=ctx), ctx=ctx, node_input=node_input
-    )
+def _run_function(native: Any, self: Any, *, ctx: Any, node_input: Any) -> Any:
+    return native(_Function(self, context=ctx), ctx=ctx, node_input=node_input)
 
 
 class _Items:

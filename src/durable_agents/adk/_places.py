@@ -8,7 +8,6 @@ Ids of events, function calls and invocations are made from the scope and a coun
 calls come in any order: each call counts for itself.
 """
 
-import functools
 import json
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -16,16 +15,12 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import RUN, SCOPE, Execution, Scope, escape, having, inside, scope, type_name
+from .._core import RUN, SCOPE, Execution, Scope, cut, escape, having, inside, scope, type_name
 from .._core.errors import ConcurrentPathError, EncodingError
 from ._private import BaseAgent, NodeRunner, Workflow, batch_executor, id_provider
 
 _NAMESPACE = uuid.UUID("6f1d1f5e-8a0f-4b5a-9d38-0b7c2f6c9a11")
 _PLACES = "adk places of ids"
-
-_run_async: Callable[..., AsyncGenerator[Any, None]] = BaseAgent.run_async
-_node_run = NodeRunner.run
-_execute_call = batch_executor._execute_single_prepared_call_async
 
 # The scope that was opened for a node, and the node's name: an agent that runs as this node needs none of its own.
 _NODE: ContextVar[tuple[Scope, str] | None] = ContextVar("durable_agents_adk_node", default=None)
@@ -35,13 +30,9 @@ _EXECUTED: ContextVar[tuple[Scope, Scope] | None] = ContextVar("durable_agents_a
 
 def install() -> None:
     """Put the cuts in; outside a durable run they call the native code and nothing else."""
-    cuts: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-        (BaseAgent, "run_async", _durable_run_async),
-        (NodeRunner, "run", _durable_node_run),
-        (batch_executor, "_execute_single_prepared_call_async", _durable_execute_call),
-    )
-    for owner, name, cut in cuts:
-        setattr(owner, name, functools.wraps(getattr(owner, name))(cut))
+    cut(BaseAgent, "run_async", _run_async)
+    cut(NodeRunner, "run", _run_node)
+    cut(batch_executor, "_execute_single_prepared_call_async", _execute_call)
 
 
 # -- scopes
@@ -68,10 +59,10 @@ async def within(
             await events.aclose()
 
 
-def _durable_run_async(self: Any, parent_context: Any) -> AsyncGenerator[Any, None]:
-    events = _run_async(self, parent_context)
+def _run_async(native: Any, self: Any, parent_context: Any) -> AsyncGenerator[Any, None]:
     run = RUN.get()
-    return events if run is None else _in_agent(run, self.name, events)
+    assert run is not None
+    return _in_agent(run, self.name, native(self, parent_context))
 
 
 async def _in_agent(
@@ -99,12 +90,11 @@ async def _in_agent(
         above.vacate(segment)
 
 
-async def _durable_node_run(self: Any, node_input: Any = None, *, resume_inputs: Any = None) -> Any:
+async def _run_node(native: Any, self: Any, node_input: Any = None, *, resume_inputs: Any = None) -> Any:
     run = RUN.get()
-    if run is None:
-        return await _node_run(self, node_input, resume_inputs=resume_inputs)
+    assert run is not None
     with scope(_node_segment(run, self, node_input)) as own, having(_NODE, (own, self._node.name)):
-        return await _node_run(self, node_input, resume_inputs=resume_inputs)
+        return await native(self, node_input, resume_inputs=resume_inputs)
 
 
 def _node_segment(run: Execution, runner: Any, node_input: Any) -> str:
@@ -170,11 +160,10 @@ def instead_of(id: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, id))
 
 
-async def _durable_execute_call(invocation_context: Any, prepared_call: Any, agent: Any) -> Any:
+async def _execute_call(native: Any, invocation_context: Any, prepared_call: Any, agent: Any) -> Any:
     run = RUN.get()
-    if run is None:
-        return await _execute_call(invocation_context, prepared_call, agent)
+    assert run is not None
     around = here(run)
     used = around.use(f"call:{escape(str(prepared_call.function_call.id))}")
     with having(_EXECUTED, (around, Scope(around.child(used)))):
-        return await _execute_call(invocation_context, prepared_call, agent)
+        return await native(invocation_context, prepared_call, agent)

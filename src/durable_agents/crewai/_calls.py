@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import RUN, SCOPE, Call, Scope, begin, escape, having, scope
+from .._core import RUN, SCOPE, Call, Scope, begin, cut, escape, having, scope
 from . import _usage
 from ._lanes import current_lane
 from ._private import (
@@ -33,7 +33,6 @@ from ._private import (
     extract_tool_call_info,
     llm_call_context,
 )
-from ._scopes import cut as _cut
 from ._scopes import segment_scope
 from ._values import Answer, AnswerCodec, Used, UsedCodec, text_of, usage_of
 
@@ -47,10 +46,10 @@ def install() -> None:
     """Put the cuts in; outside a durable run they call the native code and nothing else."""
     _cut_models()
     for cls, name in ((BaseTool, "run"), (Tool, "run"), (CrewStructuredTool, "invoke")):
-        _cut(cls, name, _durable_tool)
+        cut(cls, name, _durable_tool)
     for cls, name in ((BaseTool, "arun"), (Tool, "arun"), (CrewStructuredTool, "ainvoke")):
-        _cut(cls, name, _durable_atool)
-    _cut(AgentExecutor, "_execute_single_native_tool_call", _native_tool_call)
+        cut(cls, name, _durable_atool)
+    cut(AgentExecutor, "_execute_single_native_tool_call", _native_tool_call)
 
 
 def _being(what: object) -> AbstractContextManager[Any]:
@@ -83,7 +82,7 @@ def _cut_model(cls: type, name: str) -> None:
     native: Any = vars(cls).get(name)
     if native is None or getattr(native, "_durable_agents_cut", False):
         return
-    _cut(cls, name, _durable_acall if asyncio.iscoroutinefunction(native) else _durable_call)
+    cut(cls, name, _durable_acall if asyncio.iscoroutinefunction(native) else _durable_call)
     vars(cls)[name]._durable_agents_cut = True
 
 

@@ -11,12 +11,26 @@ import dataclasses
 import functools
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import RUN, SCOPE, Call, Codec, Draft, Execution, Record, Scope, begin, escape, having, inside
+from .._core import (
+    RUN,
+    SCOPE,
+    Call,
+    Codec,
+    Draft,
+    Execution,
+    Record,
+    Scope,
+    begin,
+    cut,
+    escape,
+    having,
+    inside,
+)
 from ._private import Flow, HumanFeedbackPending, HumanFeedbackResult, condition_events
 from ._scopes import segment_scope
 from ._state import View, apply
@@ -32,24 +46,14 @@ _OPENED: ContextVar[tuple[Any, Scope] | None] = ContextVar("durable_agents_crewa
 FLOW = "flow"
 """In `Execution.memory`: the flow that the run is of. Its methods stand at the top of the run's paths."""
 
-_kickoff: Any = Flow.kickoff
-_kickoff_async: Any = Flow.kickoff_async
-_execute_method: Any = Flow._execute_method
-_run_human_feedback_step: Any = Flow._run_human_feedback_step
-_flow_post_init: Any = Flow._flow_post_init
-
 
 def install() -> None:
     """Put the cuts in; outside a durable run they call the native code and nothing else."""
-    cuts: dict[str, Callable[..., Any]] = {
-        "kickoff": _durable_sync_kickoff,
-        "kickoff_async": _durable_kickoff,
-        "_execute_method": _durable_method,
-        "_run_human_feedback_step": _durable_feedback_step,
-        "_flow_post_init": _durable_post_init,
-    }
-    for name, cut in cuts.items():
-        setattr(Flow, name, functools.wraps(getattr(Flow, name))(cut))
+    cut(Flow, "kickoff", _kickoff)
+    cut(Flow, "kickoff_async", _kickoff_async)
+    cut(Flow, "_execute_method", _execute_method)
+    cut(Flow, "_run_human_feedback_step", _feedback_step)
+    cut(Flow, "_flow_post_init", _post_init)
     native: Any = vars(Flow)["state"]
     Flow.state = property(functools.partial(_state, native.fget), doc=native.__doc__)  # type: ignore[assignment]
 
@@ -99,31 +103,34 @@ def fans_out(methods: dict[str, Any]) -> bool:
     return any(count > 1 for count in events.values())
 
 
-async def _durable_kickoff(self: Any, *args: Any, **kwargs: Any) -> Any:
+async def _kickoff_async(native: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     run = RUN.get()
-    if run is None or type(self).is_crewai_internal or self.stream:
-        return await _kickoff_async(self, *args, **kwargs)
+    assert run is not None
+    if type(self).is_crewai_internal or self.stream:
+        return await native(self, *args, **kwargs)
+    kicked_off = functools.partial(native, self, *args, **kwargs)
     if run.memory.get(FLOW) is self:
-        return await _kicked_off(run, self, SCOPE.get() or run.top, args, kwargs)
+        return await _driven(run, self, SCOPE.get() or run.top, kicked_off)
     opened = _OPENED.get()
     if opened is not None and opened[0] is self:
         with opened[1].lent():
-            result = await _kicked_off(run, self, opened[1], args, kwargs)
+            result = await _driven(run, self, opened[1], kicked_off)
     else:
         with _flow_scope(self, args, kwargs) as scope:
-            result = await _kicked_off(run, self, scope, args, kwargs)
+            result = await _driven(run, self, scope, kicked_off)
     if isinstance(result, HumanFeedbackPending):
         raise result  # the whole run waits, and not only this flow
     return result
 
 
-def _durable_sync_kickoff(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _kickoff(native: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Natively a loop of its own drives the flow; its scope is opened here, where calls come in order."""
     run = RUN.get()
-    if run is None or type(self).is_crewai_internal or self.stream or run.memory.get(FLOW) is self:
-        return _kickoff(self, *args, **kwargs)
+    assert run is not None
+    if type(self).is_crewai_internal or self.stream or run.memory.get(FLOW) is self:
+        return native(self, *args, **kwargs)
     with _flow_scope(self, args, kwargs) as scope, having(_OPENED, (self, scope)):
-        return _kickoff(self, *args, **kwargs)
+        return native(self, *args, **kwargs)
 
 
 def _flow_scope(flow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[Scope]:
@@ -131,17 +138,15 @@ def _flow_scope(flow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Abs
     return segment_scope(f"flow:{escape(flow._definition.name)}", text_of(inputs))
 
 
-async def _kicked_off(
-    run: Execution, flow: Any, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+async def _driven(run: Execution, flow: Any, scope: Scope, kicked_off: Callable[[], Awaitable[Any]]) -> Any:
     with having(_FLOW, FlowRun(run, flow, scope)):
-        return await _kickoff_async(flow, *args, **kwargs)
+        return await kicked_off()
 
 
-def _durable_post_init(self: Any, *args: Any, **kwargs: Any) -> None:
+def _post_init(native: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """A flow that is made in a run has the same state id in every replay: the run's own, or one made of its place."""
     is_new = not getattr(self, "_flow_post_init_done", False)
-    _flow_post_init(self, *args, **kwargs)
+    native(self, *args, **kwargs)
     run = RUN.get()
     if not is_new or run is None or type(self).is_crewai_internal or not _has_random_id(self):
         return
@@ -341,17 +346,17 @@ class MethodRun:
         return feedback
 
 
-async def _durable_method(self: Any, method_name: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+async def _execute_method(
+    native: Any, self: Any, method_name: Any, method: Any, *args: Any, **kwargs: Any
+) -> Any:
     flow_run = _FLOW.get()
-    if RUN.get() is None:
-        return await _execute_method(self, method_name, method, *args, **kwargs)
     if flow_run is None or flow_run.flow is not self:
-        return await _execute_method(self, method_name, _lent(method), *args, **kwargs)
+        return await native(self, method_name, _lent(method), *args, **kwargs)
     execution = MethodRun(flow_run, str(method_name))
     try:
         with having(_METHOD, execution):
             wrapped = functools.wraps(method)(execution.wrapped(method))
-            return await _execute_method(self, method_name, wrapped, *args, **kwargs)
+            return await native(self, method_name, wrapped, *args, **kwargs)
     finally:
         execution.left()
 
@@ -370,9 +375,9 @@ def _lent(method: Callable[..., Any]) -> Callable[..., Any]:
     return lent
 
 
-async def _durable_feedback_step(self: Any, method_name: Any, *args: Any) -> Any:
+async def _feedback_step(native: Any, self: Any, method_name: Any, *args: Any) -> Any:
     execution = _METHOD.get()
+    result = await native(self, method_name, *args)
     if execution is None or execution.flow is not self:
-        return await _run_human_feedback_step(self, method_name, *args)
-    result = await _run_human_feedback_step(self, method_name, *args)
+        return result
     return await execution.end_with_feedback(result)

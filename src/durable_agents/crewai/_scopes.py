@@ -6,11 +6,11 @@ A guardrail is a step that may be made of steps. A memory operation is one step,
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from .._core import RUN, SCOPE, Scope, begin, escape, having, inside, scope
+from .._core import RUN, SCOPE, Scope, begin, cut, escape, having, inside, scope
 from ._lanes import Lane, lane_of, retrying
 from ._private import Agent, AgentExecutor, Crew, Memory, StepExecutor, Task, agent_module, task_module
 from ._values import text_of
@@ -35,26 +35,7 @@ def install() -> None:
     for name in ("recall", "remember", "remember_many", "extract_memories"):
         cut(Memory, name, functools.partial(_memory, name))
     for module in (task_module, agent_module):
-        native = module.process_guardrail
-        module.process_guardrail = functools.wraps(native)(functools.partial(_guardrail, native))
-
-
-def cut(cls: type, name: str, by: Callable[..., Any]) -> None:
-    """Replace a method by `by(native, self, …)`."""
-    native = vars(cls)[name] if name in vars(cls) else getattr(cls, name)
-
-    if asyncio.iscoroutinefunction(native):
-
-        @functools.wraps(native)
-        async def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return await by(native, self, *args, **kwargs)
-    else:
-
-        @functools.wraps(native)
-        def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return by(native, self, *args, **kwargs)
-
-    setattr(cls, name, replaced)
+        cut(module, "process_guardrail", _guardrail)
 
 
 def segment_scope(segment: str, input: str) -> AbstractContextManager[Scope]:
@@ -81,15 +62,14 @@ async def _aexecute_task(native: Any, self: Any, *args: Any, **kwargs: Any) -> A
 def _check_execution_error(native: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """Natively a retry begins the conversation anew, and tools that have acted act again."""
     native(self, *args, **kwargs)
-    if RUN.get() is not None:
-        retrying.again(self)
+    retrying.again(self)
 
 
 # -- agents, tasks and crews
 
 
 def _invoke(native: Any, self: Any, inputs: dict[str, Any]) -> Any:
-    if RUN.get() is None or _has_loop():
+    if _has_loop():
         return native(self, inputs)  # inside a loop this is only a way to `invoke_async`
     with _agent_loop(self, inputs):
         return native(self, inputs)
@@ -110,9 +90,6 @@ def _has_loop() -> bool:
 
 @contextmanager
 def _agent_loop(executor: Any, inputs: dict[str, Any]) -> Iterator[None]:
-    if RUN.get() is None:
-        yield
-        return
     retried = lane_of(executor.agent)
     if retried is not None:
         again = retried.again()
@@ -125,13 +102,11 @@ def _agent_loop(executor: Any, inputs: dict[str, Any]) -> Iterator[None]:
 
 
 def _execute_todo(native: Any, self: Any, todo: Any, *args: Any, **kwargs: Any) -> Any:
-    with scope(f"todo:{todo.step_number}") if RUN.get() is not None else nullcontext():
+    with scope(f"todo:{todo.step_number}"):
         return native(self, todo, *args, **kwargs)
 
 
 def _task_scope(task: Any, agent: Any, context: str | None) -> AbstractContextManager[Any]:
-    if RUN.get() is None:
-        return nullcontext()
     crew = getattr(agent or task.agent, "crew", None)
     tasks = [] if crew is None or isinstance(crew, str) else crew.tasks
     index = next((i for i, each in enumerate(tasks) if each is task), None)
@@ -162,7 +137,8 @@ def _execute_task_async(native: Any, self: Any, agent: Any, context: Any, tools:
 
 def _crew_scope(crew: Any, inputs: Any) -> AbstractContextManager[Any]:
     run = RUN.get()
-    if run is None or run.memory.get(CREW) is crew:
+    assert run is not None
+    if run.memory.get(CREW) is crew:
         return nullcontext()
     return segment_scope(f"crew:{escape(crew.name or 'crew')}", text_of(crew.key, inputs))
 
@@ -182,21 +158,20 @@ async def _akickoff(native: Any, self: Any, inputs: Any = None, *args: Any, **kw
 
 def _guardrail(native: Any, *args: Any, **kwargs: Any) -> Any:
     run = RUN.get()
+    assert run is not None
     guardrail = kwargs["guardrail"] if "guardrail" in kwargs else args[1]
     output = kwargs["output"] if "output" in kwargs else args[0]
     name = str(getattr(guardrail, "__name__", type(guardrail).__name__)).strip("<>")
-    if run is None:
-        return native(*args, **kwargs)
     text = text_of(getattr(output, "raw", ""))
     call = begin("guardrail", name, input=text, codec=run.runner.codec, leaf=False)
-    return native(*args, **kwargs) if call is None else call.do(lambda: native(*args, **kwargs))
+    assert call is not None
+    return call.do(lambda: native(*args, **kwargs))
 
 
 def _memory(name: str, native: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """A memory operation is one step, with the models that it asks and the writing that it leaves to threads."""
     run = RUN.get()
-    if run is None:
-        return native(self, *args, **kwargs)
+    assert run is not None
 
     def body() -> Any:
         with having(RUN, None):  # code inside belongs to no run
@@ -205,4 +180,5 @@ def _memory(name: str, native: Any, self: Any, *args: Any, **kwargs: Any) -> Any
             return result
 
     call = begin("tool", f"memory.{name}", input=text_of(args, kwargs), codec=run.runner.codec)
-    return body() if call is None else call.do(body)
+    assert call is not None
+    return call.do(body)

@@ -6,11 +6,10 @@ direct verb raises `RunWaiting`. A provider of the user's own is asked in their 
 """
 
 import asyncio
-import functools
 from collections.abc import Callable
 from typing import Any
 
-from .._core import RUN, SCOPE, Execution, Scope, step
+from .._core import RUN, SCOPE, Execution, Scope, cut, step
 from ._flow import MethodRun, current_method
 from ._lanes import in_agent_loop
 from ._private import (
@@ -29,21 +28,8 @@ _IDLE_ROUNDS = 5
 
 def install() -> None:
     """Put the cuts in; outside a durable run they call the native code and nothing else."""
-    feedback: Any = Flow._resolve_feedback_provider
-    ask: Any = Flow._resolve_input_provider
-    for name, native, cut in (
-        ("_resolve_feedback_provider", feedback, _feedback_provider),
-        ("_resolve_input_provider", ask, _input_provider),
-    ):
-        setattr(Flow, name, _method(native, cut))
-
-
-def _method(native: Callable[..., Any], cut: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(native)
-    def replaced(self: Any, *args: Any) -> Any:
-        return cut(native, self, *args)
-
-    return replaced
+    cut(Flow, "_resolve_feedback_provider", _feedback_provider)
+    cut(Flow, "_resolve_input_provider", _input_provider)
 
 
 # -- @human_feedback
@@ -52,7 +38,7 @@ def _method(native: Callable[..., Any], cut: Callable[..., Any]) -> Callable[...
 def _feedback_provider(native: Callable[..., Any], flow: Any, definition: Any) -> Any:
     given = native(flow, definition)
     method = current_method()
-    if RUN.get() is None or method is None or method.flow is not flow:
+    if method is None or method.flow is not flow:
         return given
     return _Feedback(method, given)
 
@@ -146,8 +132,7 @@ def asked_in(run: Execution) -> dict[str, HumanFeedbackPending]:
 
 def _input_provider(native: Callable[..., Any], flow: Any) -> Any:
     run, method = RUN.get(), current_method()
-    if run is None:
-        return native(flow)
+    assert run is not None
     given = flow.input_provider or flow_config.input_provider
     return _Input(run, SCOPE.get() or run.top, given, native(flow) if given is not None else None, method)
 

@@ -28,6 +28,7 @@ from .._core import (
     Usage,
     aparts,
     begin,
+    cut,
     described,
     having,
     parts,
@@ -37,14 +38,6 @@ from .._core.errors import EncodingError
 from ._private import BaseChatModel, BaseTool
 from ._values import usage_of
 
-_generate_with_cache = BaseChatModel._generate_with_cache
-_agenerate_with_cache = BaseChatModel._agenerate_with_cache
-_agenerate: Callable[..., Any] = BaseChatModel.agenerate
-_stream, _astream = BaseChatModel.stream, BaseChatModel.astream
-_iter_v2_events, _aiter_v2_events = BaseChatModel._iter_v2_events, BaseChatModel._aiter_v2_events
-_run: Callable[..., Any] = BaseTool.run
-_arun: Callable[..., Any] = BaseTool.arun
-
 # The scope whose own task asks a model for one answer, which LangChain computes in a task of its own.
 _ORDERED: ContextVar[object] = ContextVar("durable_agents_ordered", default=None)
 # The model whose step the current code is inside of: what it calls of itself belongs to that step.
@@ -53,21 +46,15 @@ _MODEL: ContextVar[object] = ContextVar("durable_agents_model", default=None)
 
 def install() -> None:
     """Put the cuts in; outside a durable run they call the native code and nothing else."""
-    cuts: dict[type, dict[str, Callable[..., Any]]] = {
-        BaseChatModel: {
-            "_generate_with_cache": _durable_generate,
-            "agenerate": _durable_batch,
-            "_agenerate_with_cache": _durable_agenerate,
-            "stream": _durable_stream,
-            "astream": _durable_astream,
-            "_iter_v2_events": _durable_events,
-            "_aiter_v2_events": _durable_aevents,
-        },
-        BaseTool: {"run": _durable_run, "arun": _durable_arun},
-    }
-    for cls, methods in cuts.items():
-        for name, method in methods.items():
-            setattr(cls, name, functools.wraps(getattr(cls, name))(method))
+    cut(BaseChatModel, "_generate_with_cache", _generate)
+    cut(BaseChatModel, "agenerate", _agenerate_batch)
+    cut(BaseChatModel, "_agenerate_with_cache", _agenerate)
+    cut(BaseChatModel, "stream", _stream)
+    cut(BaseChatModel, "astream", _stream)
+    cut(BaseChatModel, "_iter_v2_events", _events)
+    cut(BaseChatModel, "_aiter_v2_events", _aevents)
+    cut(BaseTool, "run", _run_tool)
+    cut(BaseTool, "arun", _run_tool)
 
 
 # -- models
@@ -91,45 +78,40 @@ def _inside_model(model: object) -> AbstractContextManager[Any]:
     return having(_MODEL, model)
 
 
-def _durable_generate(
-    self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+def _generate(
+    native: Any, self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
 ) -> ChatResult:
+    body = functools.partial(native, self, messages, stop=stop, run_manager=run_manager, **kwargs)
     call = _model_call(self, messages, stop, kwargs, usage_of)
-    if call is None:
-        return _generate_with_cache(self, messages, stop=stop, run_manager=run_manager, **kwargs)
-    native = functools.partial(
-        _generate_with_cache, self, messages, stop=stop, run_manager=run_manager, **kwargs
-    )
-    if call.recorded() is None:
+    if call is None or call.recorded() is None:
         with _inside_model(self):
-            return call.do(native)
-    served = call.do(native)
+            result: ChatResult = body() if call is None else call.do(body)
+            return result
+    served: ChatResult = call.do(body)
     self._replay_v2_events_for_cache_hit(served.generations, run_manager=run_manager, **kwargs)
     return served
 
 
-async def _durable_batch(self: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
+async def _agenerate_batch(native: Any, self: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
     run = RUN.get()
-    scope = (SCOPE.get() or run.top) if run is not None else None
-    if scope is None or len(messages) != 1 or not scope.is_ours:
-        return await _agenerate(self, messages, *args, **kwargs)
+    assert run is not None
+    scope = SCOPE.get() or run.top
+    if len(messages) != 1 or not scope.is_ours:
+        return await native(self, messages, *args, **kwargs)
     with having(_ORDERED, scope):
-        return await _agenerate(self, messages, *args, **kwargs)
+        return await native(self, messages, *args, **kwargs)
 
 
-async def _durable_agenerate(
-    self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+async def _agenerate(
+    native: Any, self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
 ) -> ChatResult:
+    body = functools.partial(native, self, messages, stop=stop, run_manager=run_manager, **kwargs)
     call = _model_call(self, messages, stop, kwargs, usage_of)
-    if call is None:
-        return await _agenerate_with_cache(self, messages, stop=stop, run_manager=run_manager, **kwargs)
-    native = functools.partial(
-        _agenerate_with_cache, self, messages, stop=stop, run_manager=run_manager, **kwargs
-    )
-    if call.recorded() is None:
+    if call is None or call.recorded() is None:
         with _inside_model(self):
-            return await call.ado(native)
-    served = await call.ado(native)
+            result: ChatResult = await (body() if call is None else call.ado(body))
+            return result
+    served: ChatResult = await call.ado(body)
     await self._areplay_v2_events_for_cache_hit(served.generations, run_manager=run_manager, **kwargs)
     return served
 
@@ -200,49 +182,38 @@ class _StreamStandIn(StandIn):
         return native if call is None else _arecorded_parts(call, aiter(native), self.real)
 
 
-def _stand_in(model: Any) -> Any:
-    return _StreamStandIn(model) if RUN.get() is not None and _MODEL.get() is not model else model
+def _stream(native: Any, self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
+    model = self if _MODEL.get() is self else _StreamStandIn(self)
+    return native(model, input, config, **kwargs)
 
 
-def _durable_stream(
-    self: Any, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any
+def _events(
+    native: Any, self: Any, messages: Any, *, run_manager: Any, stream: Any, stop: Any = None, **kwargs: Any
 ) -> Iterator[Any]:
-    return _stream(_stand_in(self), input, config, stop=stop, **kwargs)
-
-
-def _durable_astream(
-    self: Any, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any
-) -> AsyncIterator[Any]:
-    return _astream(_stand_in(self), input, config, stop=stop, **kwargs)
-
-
-def _durable_events(
-    self: Any, messages: Any, *, run_manager: Any, stream: Any, stop: Any = None, **kwargs: Any
-) -> Iterator[Any]:
-    native = functools.partial(
-        _iter_v2_events, self, messages, run_manager=run_manager, stream=stream, stop=stop, **kwargs
+    body = functools.partial(
+        native, self, messages, run_manager=run_manager, stream=stream, stop=stop, **kwargs
     )
     call = _model_call(self, messages, stop, kwargs)
     if call is None:
-        yield from native()
+        yield from body()
     elif (record := call.recorded()) is not None:
         for event in call.value_of(record):
             stream.dispatch(event)
             run_manager.on_stream_event(event)
             yield event
     else:
-        yield from _recorded_parts(call, iter(native()), self)
+        yield from _recorded_parts(call, iter(body()), self)
 
 
-async def _durable_aevents(
-    self: Any, messages: Any, *, run_manager: Any, stream: Any, stop: Any = None, **kwargs: Any
+async def _aevents(
+    native: Any, self: Any, messages: Any, *, run_manager: Any, stream: Any, stop: Any = None, **kwargs: Any
 ) -> AsyncIterator[Any]:
-    native = functools.partial(
-        _aiter_v2_events, self, messages, run_manager=run_manager, stream=stream, stop=stop, **kwargs
+    body = functools.partial(
+        native, self, messages, run_manager=run_manager, stream=stream, stop=stop, **kwargs
     )
     call = _model_call(self, messages, stop, kwargs)
     if call is None:
-        async for event in native():
+        async for event in body():
             yield event
     elif (record := call.recorded()) is not None:
         for event in call.value_of(record):
@@ -250,7 +221,7 @@ async def _durable_aevents(
             await run_manager.on_stream_event(event)
             yield event
     else:
-        async for event in _arecorded_parts(call, aiter(native()), self):
+        async for event in _arecorded_parts(call, aiter(body()), self):
             yield event
 
 
@@ -304,11 +275,6 @@ def _tool_call(tool: Any, tool_input: Any, kwargs: dict[str, Any]) -> Call | Non
     return begin("tool", tool.name, key=key, input=text, codec=run.runner.codec)
 
 
-def _durable_run(self: Any, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
+def _run_tool(native: Any, self: Any, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
     call = _tool_call(self, tool_input, kwargs)
-    return _run(self if call is None else _ToolStandIn(self, call=call), tool_input, *args, **kwargs)
-
-
-def _durable_arun(self: Any, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
-    call = _tool_call(self, tool_input, kwargs)
-    return _arun(self if call is None else _ToolStandIn(self, call=call), tool_input, *args, **kwargs)
+    return native(self if call is None else _ToolStandIn(self, call=call), tool_input, *args, **kwargs)

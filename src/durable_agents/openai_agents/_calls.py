@@ -9,7 +9,6 @@ error handlers, `tool_use_behavior`, and what an agent that is a tool does aroun
 """
 
 import copy
-import functools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
@@ -26,7 +25,7 @@ from agents import (
     ToolOutputGuardrail,
 )
 
-from .._core import JSON, RUN, Call, Codec, Execution, Usage, aparts, begin, described, having, inside
+from .._core import JSON, RUN, Call, Codec, Execution, Usage, aparts, begin, cut, described, having, inside
 from .._core.errors import NotSupported, RecordedError
 from . import _private
 from ._context import OutcomeCodec, astep_on_context
@@ -95,15 +94,13 @@ def install() -> None:
 
 
 def _cut(owner: Any, name: str, durable: Callable[..., Any]) -> None:
-    """Put `durable(native, frame, …)` in the place of a function, for calls inside a durable run."""
-    native = getattr(owner, name)
+    """`cut` by `durable(native, frame, …)`, for calls of a loop that is the run's."""
 
-    @functools.wraps(native)
-    def cut(*args: Any, **kwargs: Any) -> Any:
+    def framed(native: Any, *args: Any, **kwargs: Any) -> Any:
         frame = frame_here()
         return native(*args, **kwargs) if frame is None else durable(native, frame, *args, **kwargs)
 
-    setattr(owner, name, cut)
+    cut(owner, name, framed)
 
 
 # -- agents inside the run

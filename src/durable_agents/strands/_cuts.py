@@ -10,14 +10,13 @@
 
 import asyncio
 import copy
-import functools
 import hashlib
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from .._core import RUN, SCOPE, begin, described, inside, is_replaying
+from .._core import RUN, SCOPE, begin, cut, described, inside, is_replaying
 from ._places import InRun, find
 from ._private import (
     Graph,
@@ -31,37 +30,29 @@ from ._private import (
 from ._traces import note_write
 from ._values import model_id, usage_of
 
-_find_newly_ready_nodes = Graph._find_newly_ready_nodes
-_generate_summary = SummarizingConversationManager._generate_summary_with_model
-_generate_tracking_id = content._generate_tracking_id
-_set, _delete = JSONSerializableDict.set, JSONSerializableDict.delete
-
 
 def install() -> None:
     """Put the cuts in."""
-    cuts: list[tuple[Any, str, Any]] = [
-        (Graph, "_find_newly_ready_nodes", _ready_in_order),
-        (SummarizingConversationManager, "_generate_summary_with_model", _durable_summary),
-        (content, "_generate_tracking_id", _lasting_id),
-        (JSONSerializableDict, "set", _noted_set),
-        (JSONSerializableDict, "delete", _noted_delete),
-    ]
-    for owner, name, cut in cuts:
-        setattr(owner, name, functools.wraps(getattr(owner, name))(cut))
+    cut(Graph, "_find_newly_ready_nodes", _ready_in_order)
+    cut(SummarizingConversationManager, "_generate_summary_with_model", _summary)
+    cut(content, "_generate_tracking_id", _lasting_id)
+    cut(JSONSerializableDict, "set", _noted_set)
+    cut(JSONSerializableDict, "delete", _noted_delete)
     names = {name: getattr(asyncio, name) for name in dir(asyncio) if not name.startswith("__")}
     retry.asyncio = SimpleNamespace(**{**names, "sleep": _sleep})
 
 
-def _ready_in_order(self: Any, completed_batch: Any) -> Any:
+def _ready_in_order(native: Any, self: Any, completed_batch: Any) -> Any:
     run = RUN.get()
-    if run is None or id(self) not in InRun.of(run).groups:
-        return _find_newly_ready_nodes(self, completed_batch)
+    assert run is not None
+    if id(self) not in InRun.of(run).groups:
+        return native(self, completed_batch)
     InRun.of(run).check(run)
     rank = {node_id: number for number, node_id in enumerate(self.nodes)}
     _put_in_order(
         self.state, {node.node_id for node in completed_batch}, rank, InRun.of(run).groups[id(self)]
     )
-    return sorted(_find_newly_ready_nodes(self, completed_batch), key=lambda node: rank[node.node_id])
+    return sorted(native(self, completed_batch), key=lambda node: rank[node.node_id])
 
 
 def _put_in_order(state: Any, batch: set[str], rank: dict[str, int], order: list[str]) -> None:
@@ -80,10 +71,10 @@ def _put_in_order(state: Any, batch: set[str], rank: dict[str, int], order: list
         state.results[node_id] = state.results.pop(node_id)
 
 
-def _durable_summary(self: Any, messages: Any, agent: Any) -> Any:
+def _summary(native: Any, self: Any, messages: Any, agent: Any) -> Any:
     found = find(agent)
     if found is None:
-        return _generate_summary(self, messages, agent)
+        return native(self, messages, agent)
     _, place, active = found
     name = model_id(agent.aux_model)
 
@@ -121,11 +112,12 @@ class _Heard:
             yield chunk
 
 
-def _lasting_id() -> str:
+def _lasting_id(native: Callable[[], str]) -> str:
     run = RUN.get()
-    scope = (SCOPE.get() or run.top) if run is not None else None
-    if run is None or scope is None or not InRun.of(run).active or not scope.is_ours:
-        return _generate_tracking_id()
+    assert run is not None
+    scope = SCOPE.get() or run.top
+    if not InRun.of(run).active or not scope.is_ours:
+        return native()
     number = scope.count("message")
     digest = hashlib.sha256(f"{run.id}\0{len(run.pauses)}\0{scope.path}\0{number}".encode()).digest()
     return str(uuid.UUID(bytes=digest[:16], version=4))
@@ -135,11 +127,11 @@ async def _sleep(seconds: float, *args: Any) -> Any:
     return await asyncio.sleep(0 if is_replaying() else seconds, *args)
 
 
-def _noted_set(self: Any, key: str, value: Any) -> None:
-    _set(self, key, value)
+def _noted_set(native: Any, self: Any, key: str, value: Any) -> None:
+    native(self, key, value)
     note_write(self, key, value)
 
 
-def _noted_delete(self: Any, key: str) -> None:
-    _delete(self, key)
+def _noted_delete(native: Any, self: Any, key: str) -> None:
+    native(self, key)
     note_write(self, key)
