@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from langchain_core.load import dumps as lc_dumps
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from pydantic import BaseModel
 
 from .._core import RUN, SCOPE, Call, Execution, Usage, begin, inside
 from .._core.errors import EncodingError
@@ -84,7 +84,9 @@ def _model_call(
     if run is None or _MODEL.get() is model:
         return None
     settings = {k: v for k, v in kwargs.items() if k != "run_manager"}
-    prompt = lc_dumps([message.model_copy(update={"id": None}) for message in messages])
+    # Read off the messages: for a prompt of a few of them LangChain's own serializer takes longer than a whole step.
+    fields = [{**vars(message), **(message.model_extra or {}), "id": None} for message in messages]
+    prompt = json.dumps(fields, default=_fields_of)
     name = str(getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__)
     text = json.dumps([prompt, stop, settings], default=_type_of, sort_keys=True)
     ordered = _ORDERED.get() is (SCOPE.get() or run.top)
@@ -94,6 +96,11 @@ def _model_call(
 def _type_of(value: object) -> str:
     """What stands for a value that is no JSON: its text may hold an address, or a set's order, and differ on replay."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _fields_of(value: object) -> object:
+    """What stands for a value inside a message that is no JSON."""
+    return dict(vars(value)) if isinstance(value, BaseModel) else _type_of(value)
 
 
 @contextmanager
