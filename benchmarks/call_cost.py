@@ -6,8 +6,9 @@ The agent is the one of the shared contract: its model answers at once and calls
 model call or a tool call of it, whether or not a variant records it. What a run costs however short it is, is told
 apart by runs of two lengths: each figure is the difference of the two, per call.
 
-All variants run in one process, interleaved round by round, since a shared machine is never quiet. The figures are of
-the best run of each length; beside them the median, as a sign of how quiet it was. CPU is that of the whole process
+All variants run in one process, interleaved round by round, since a shared machine is never quiet. Each run is cut
+where the tool is called, and the best time of each piece counts: pieces of a few milliseconds find a quiet moment where
+no whole run does. Beside it stands the median of whole runs, as a sign of how quiet it was. CPU is that of the process
 with all its threads; PostgreSQL's server is another one. Garbage is collected between the runs, not in them.
 """
 
@@ -25,6 +26,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +55,34 @@ RUNS = 4
 """Of each length, in a round."""
 
 
+Moment = tuple[float, float]
+"""Wall and CPU, in seconds."""
+
+MOMENTS: list[Moment] = []
+"""When the tool was called, in the run that is measured."""
+
+
+def now() -> Moment:
+    return time.perf_counter(), time.process_time()
+
+
+def charge(amount: int) -> str:
+    """Charge an amount."""
+    MOMENTS.append(now())
+    return f"receipt {amount}"
+
+
 def text_of(length: int) -> str:
     """What the agent is told, to use its tool so often."""
     return " and ".join(map(str, range(1, length + 1)))
 
 
 class Measured:
-    """The times of one variant: wall and CPU in seconds, of every run."""
+    """The times of one variant: the pieces of each run, as wall time and CPU."""
 
     def __init__(self, variant: Variant) -> None:
         self.variant = variant
-        self.times: dict[int, list[tuple[float, float]]] = {SHORT: [], LONG: []}
+        self.runs: dict[int, list[list[Moment]]] = {SHORT: [], LONG: []}
         self.steps: float | None = None
 
     def warm_up(self) -> None:
@@ -77,23 +96,36 @@ class Measured:
         with self.variant.around():
             self.variant.run(text_of(SHORT))  # what is opened at the first use
             for _ in range(RUNS):
-                for length, times in self.times.items():
-                    times.append(self._time(text_of(length)))
+                for length, runs in self.runs.items():
+                    runs.append(self._pieces(text_of(length)))
 
-    def _time(self, text: str) -> tuple[float, float]:
+    def _pieces(self, text: str) -> list[Moment]:
         gc.collect()
         gc.disable()
+        MOMENTS.clear()
         try:
-            wall, cpu = time.perf_counter(), time.process_time()
+            begun = now()
             self.variant.run(text)
-            return time.perf_counter() - wall, time.process_time() - cpu
+            moments = [begun, *MOMENTS, now()]
         finally:
             gc.enable()
+        return [(later[0] - sooner[0], later[1] - sooner[1]) for sooner, later in pairwise(moments)]
 
-    def per_call(self, which: int, of: Any = min) -> float:
-        """Milliseconds of wall time (0) or CPU (1) per call."""
-        long, short = (of([run[which] for run in self.times[length]]) for length in (LONG, SHORT))
-        return float(long - short) / CALLS * 1000
+    def best(self, which: int) -> float:
+        """Milliseconds of wall time (0) or CPU (1) per call, of the best pieces."""
+        long, short = (
+            sum(min(piece[which] for piece in pieces) for pieces in zip(*self.runs[length], strict=True))
+            for length in (LONG, SHORT)
+        )
+        return (long - short) / CALLS * 1000
+
+    def median(self, which: int) -> float:
+        """The same of the median run."""
+        long, short = (
+            statistics.median(sum(piece[which] for piece in pieces) for pieces in self.runs[length])
+            for length in (LONG, SHORT)
+        )
+        return (long - short) / CALLS * 1000
 
 
 def framework_of(name: str) -> Any:
@@ -124,10 +156,11 @@ def durable(setting: Setting, is_awaited: bool) -> list[Variant]:
     runner = framework.durable(setting.agent(), "measured")
 
     def call(text: str, run: str) -> None:
+        # Each on a thread of its own: else the runs of an agent that is a conversation would grow longer and longer.
         if is_awaited:
-            setting.awaited(framework.acall(runner, text, run))
+            setting.awaited(framework.acall(runner, text, run, run))
         else:
-            framework.call(runner, text, run)
+            framework.call(runner, text, run, run)
 
     return [
         Variant(f"durable, {database}", call, lambda url=url: launched(url), steps)  # type: ignore[misc]
@@ -161,19 +194,19 @@ def report(name: str, measured: list[Measured], rounds: int, size: int) -> None:
         f"{os.getloadavg()[0]:.1f}; {rounds} rounds of {RUNS} runs with {2 * SHORT + 1} calls and {RUNS} with "
         f"{2 * LONG + 1}; rows and records of {size} bytes on the average"
     )
-    print("ms per model or tool call, of the best run (median)\n")
+    print("ms per model or tool call: best pieces (median run)\n")
     print(
-        f"{'':44}{'wall':>15}{'CPU':>15}{'CPU above alone':>17}{'steps per call':>16}{'above, per step':>17}"
+        f"{'':46}{'wall':>15}{'CPU':>15}{'CPU above alone':>17}{'steps per call':>16}{'above, per step':>17}"
     )
-    alone = measured[0].per_call(1), measured[0].per_call(1, statistics.median)
+    alone = measured[0]
     for each in measured:
-        best, median = each.per_call(1), each.per_call(1, statistics.median)
-        line = f"{each.variant.name:44}{each.per_call(0):7.2f} ({each.per_call(0, statistics.median):5.2f})"
-        line += f"{best:7.2f} ({median:5.2f})"
+        line = f"{each.variant.name:46}{each.best(0):7.2f} ({each.median(0):5.2f})"
+        line += f"{each.best(1):7.2f} ({each.median(1):5.2f})"
+        above = each.best(1) - alone.best(1)
         if not each.variant.name.startswith("bare"):
-            line += f"{best - alone[0]:9.2f} ({median - alone[1]:5.2f})"
+            line += f"{above:9.2f} ({each.median(1) - alone.median(1):5.2f})"
         if each.steps:
-            line += f"{each.steps:16.2f}{(best - alone[0]) / each.steps:17.2f}"
+            line += f"{each.steps:16.2f}{above / each.steps:17.2f}"
         print(line)
 
 
@@ -191,10 +224,6 @@ def main() -> None:
     chosen = parser.parse_args()
     rounds = 3 if chosen.quick else 11
     logging.disable(logging.WARNING)
-
-    def charge(amount: int) -> str:
-        """Charge an amount."""
-        return f"receipt {amount}"
 
     with databases() as urls, tempfile.TemporaryDirectory() as folder, ExitStack() as closing:
         framework = framework_of(chosen.framework)
