@@ -129,8 +129,8 @@ def crash(session: nox.Session, framework: str) -> None:
 @nox.session(default=False)
 @nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
 def bench(session: nox.Session, framework: str) -> None:
-    """What a step costs, beside the framework alone and beside a bare commit."""
-    install_framework(session, framework, "test")
+    """What a call costs: alone, kept natively, with DBOS's integration where there is one, durably; a bare commit."""
+    install_framework(session, framework, "test", f"{framework.replace('_', '-')}-bench")
     if framework == "langgraph":
         session.run("python", "benchmarks/step_cost.py", *session.posargs)
     session.run("python", "benchmarks/call_cost.py", framework, *session.posargs)
@@ -145,7 +145,8 @@ def lock(session: nox.Session) -> None:
     compile_constraints(session, "core", *everywhere)
     for framework in FRAMEWORKS:
         extra = framework.replace("_", "-")
-        compile_constraints(session, framework, *everywhere, "--extra", extra, "--group", f"{extra}-test")
+        groups = ["--group", f"{extra}-test", "--group", f"{extra}-bench"]
+        compile_constraints(session, framework, *everywhere, "--extra", extra, *groups)
 
 
 def compile_constraints(session: nox.Session, environment: str, *sources: str) -> None:

@@ -3,13 +3,16 @@
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
+import floor
+import plain_dbos
 from dbos import DBOS
 
 import durable_agents
 from durable_agents._core import Execution, Request, Runner, engine, step
-from durable_agents._core.store import Statement, Store, sqlite
+from durable_agents._core.store import Statement
 
 STEPS = 200
 PAYLOAD = "x" * 200
@@ -49,36 +52,32 @@ class Loop(Runner):
 
 def report(name: str, url: str, rounds: int) -> None:
     """Measure on this database and print a table."""
-    launch_dbos(name, url)
-    durable_agents.launch(url)
-    store = engine.current().store
-    loop = Loop(f"loop_{name}")
-    floor_table = "CREATE TABLE bench_floor (run TEXT, seq INTEGER, output TEXT, PRIMARY KEY (run, seq))"
-    store.migrate_tables("benchmark", ((floor_table,),))
-    variants: dict[str, Callable[[], tuple[float, float]]] = {
-        "bare INSERT + commit": lambda: floor(store),
-        "plain DBOS step": dbos_steps,
-        "durable step": loop.run,
-    }
-    best = {variant: Best() for variant in (*variants, "replay of a step")}
-    for _ in range(rounds):
-        for variant, measure in variants.items():
-            best[variant].take(*measure(), STEPS)
-        best["replay of a step"].take(*replay(loop), STEPS)
+    with ExitStack() as opened:
+        opened.enter_context(plain_dbos.launched(url))
+        durable_agents.launch(url)
+        opened.callback(durable_agents.shutdown)
+        insert = floor.inserter(url, len(PAYLOAD), opened)
+        loop = Loop(f"loop_{name}")
+        variants: dict[str, Callable[[], tuple[float, float]]] = {
+            "bare INSERT + commit": lambda: bare(insert),
+            "plain DBOS step": dbos_steps,
+            "durable step": loop.run,
+        }
+        best = {variant: Best() for variant in (*variants, "replay of a step")}
+        for _ in range(rounds):
+            for variant, measure in variants.items():
+                best[variant].take(*measure(), STEPS)
+            best["replay of a step"].take(*replay(loop), STEPS)
     print(f"\n{name}: ms per step, {STEPS} steps of {len(PAYLOAD)} B, best of {rounds}")
     print(f"  {'':24}{'wall':>8}{'CPU':>8}{'CPU over floor':>17}")
     for variant, found in best.items():
         over = found.cpu - best["bare INSERT + commit"].cpu
         print(f"  {variant:24}{found.wall:8.3f}{found.cpu:8.3f}{over:17.3f}")
-    durable_agents.shutdown()
-    DBOS.destroy()
 
 
-def floor(store: Store) -> tuple[float, float]:
-    run = uuid.uuid4().hex
+def bare(insert: Callable[[str, int], None]) -> tuple[float, float]:
     wall, cpu = time.perf_counter(), time.thread_time()
-    for seq in range(STEPS):
-        store.execute("INSERT INTO bench_floor VALUES (?, ?, ?)", (run, seq, PAYLOAD))
+    insert(uuid.uuid4().hex, STEPS)
     return time.perf_counter() - wall, time.thread_time() - cpu
 
 
@@ -118,24 +117,3 @@ def plain_workflow(count: int) -> tuple[float, float]:
 
 def dbos_steps() -> tuple[float, float]:
     return plain_workflow(STEPS)
-
-
-def launch_dbos(name: str, url: str) -> None:
-    """DBOS beside us, on a database of its own, with its SQLite as durable as ours (WAL, FULL)."""
-    import sqlalchemy as sa
-
-    config: dict[str, object] = {"name": "bench", "log_level": "ERROR", "system_database_url": url}
-    if name == "sqlite":
-        path = url.removeprefix("sqlite:///") + ".dbos"
-        config["system_database_url"] = f"sqlite:///{path}"
-
-        def connect() -> object:
-            connection = sqlite.connect(path)
-            connection.isolation_level = "IMMEDIATE"
-            return connection
-
-        config["system_database_engine"] = sa.create_engine("sqlite://", creator=connect, pool_size=5)
-    else:
-        config["dbos_system_schema"] = "plain_dbos"
-    DBOS(config=config)  # type: ignore[arg-type]
-    DBOS.launch()

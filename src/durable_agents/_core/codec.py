@@ -27,6 +27,8 @@ from .errors import EncodingError
 
 TAG = "$"
 _BIG = 2**1024  # beyond, parsers of JSON refuse numbers
+# One for all: `json.dumps` makes an encoder for each text unless it is asked for its own defaults.
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 
 class Codec(Protocol):
@@ -42,7 +44,7 @@ class Codec(Protocol):
 
 def dumps(data: Any) -> str:
     """JSON text of encoded data: ASCII, no blanks, no NaN."""
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _to_json(data)
 
 
 def described(value: Any) -> str:

@@ -7,7 +7,7 @@ happen to arrive: those are told apart by a key from the framework, or by their 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from . import effects, failure
@@ -229,7 +229,7 @@ class Call:
     def _usage(self, result: Any) -> Usage | None:
         try:
             used = self.usage(result) if self.usage else None
-            dumps(None if used is None else asdict(used))
+            dumps(None if used is None else used.to_json())
             return used
         except Exception:
             logger.exception("step %r of run %r: its usage cannot be read", self.path, self.run.id)

@@ -5,6 +5,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -12,9 +13,20 @@ T = TypeVar("T")
 
 async def detached(future: "Future[T]") -> T:
     """Wait for a thread's work. Cancelling the wait does not cancel the work, and nobody has to hear of its end."""
-    waiting = asyncio.wrap_future(future)
-    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return await asyncio.shield(waiting)
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not waiting.done():
+            waiting.set_result(None)
+
+    def done(_: "Future[T]") -> None:
+        with suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+            loop.call_soon_threadsafe(wake)
+
+    future.add_done_callback(done)
+    await waiting
+    return future.result()
 
 
 def _settle(future: Future[T], work: Callable[[], T]) -> None:

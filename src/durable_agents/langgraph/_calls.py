@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, aclosing
 from contextvars import ContextVar
 from typing import Any
 
-from langchain_core.load import dumps as lc_dumps
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from pydantic import BaseModel
 
 from .._core import (
     RUN,
@@ -29,7 +29,6 @@ from .._core import (
     aparts,
     begin,
     cut,
-    described,
     having,
     parts,
     type_name,
@@ -67,15 +66,21 @@ def _model_call(
     if run is None or _MODEL.get() is model:
         return None
     settings = {k: v for k, v in kwargs.items() if k != "run_manager"}
-    prompt = lc_dumps([message.model_copy(update={"id": None}) for message in messages])
+    # Read off the messages: for a prompt of a few of them LangChain's own serializer takes longer than a whole step.
+    fields = [{**vars(message), **(message.model_extra or {}), "id": None} for message in messages]
     name = str(getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__)
-    text = described([prompt, stop, settings])
+    text = json.dumps([fields, stop, settings], default=_fields_of, sort_keys=True)
     ordered = _ORDERED.get() is (SCOPE.get() or run.top)
     return begin("model", name, input=text, codec=run.runner.codec, usage=usage, ordered=ordered)
 
 
 def _inside_model(model: object) -> AbstractContextManager[Any]:
     return having(_MODEL, model)
+
+
+def _fields_of(value: object) -> object:
+    """What stands for a value inside a prompt that is no JSON: a text may hold an address, and differ on replay."""
+    return dict(vars(value)) if isinstance(value, BaseModel) else type_name(type(value))
 
 
 def _generate(
