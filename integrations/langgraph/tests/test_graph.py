@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -389,6 +390,39 @@ def test_streams_give_the_native_events_sync_and_async() -> None:
     assert events(durable(line(a, b)), run_id="r") == native
     assert asyncio.run(aevents(durable(line(a, b)))) == native
     assert runs.get("r").result() == {"log": ["a", "b"]}
+
+
+class Note(BaseModel):
+    value: str = ""
+
+
+def test_states_of_a_class_are_streamed_as_objects() -> None:
+    def events(graph: Any) -> list[Any]:
+        return [event["data"] for event in graph.stream({"value": "x"}, stream_mode="values", version="v2")]
+
+    graph = (
+        StateGraph(Note)
+        .add_node("a", lambda note: {"value": note.value + "a"})
+        .add_edge(START, "a")
+        .compile()
+    )
+    assert events(durable(graph)) == events(graph) == [Note(value="x"), Note(value="xa")]
+
+
+@pytest.mark.timeout(30)
+def test_a_node_may_leave_a_models_protocol_events_before_they_end() -> None:
+    """Its output is whole then, and recorded: nobody waits for the rest."""
+
+    def talk(state: Any) -> Any:
+        return {"messages": model.stream_events(state["messages"], version="v3").output}
+
+    graph = StateGraph(MessagesState).add_node("talk", talk).add_edge(START, "talk").compile()
+    app = durable(graph)
+    for run_id in ("r1", "r2"):
+        model = GenericFakeChatModel(messages=iter(["streamed answer"]))
+        said = app.invoke({"messages": "go"}, run_id=run_id)["messages"][-1]
+        assert said.text == "streamed answer"
+        assert [step.kind for step in runs.get(run_id).steps()] == ["model", "node"]
 
 
 def test_leaving_a_stream_early_stops_the_graph_and_cancels_the_run() -> None:

@@ -195,6 +195,43 @@ def test_a_waiting_conversation_takes_nothing_else(name: str) -> None:
     assert app("something else", run_id="r4").stop_reason == "interrupt"
 
 
+def test_an_agent_cancelled_before_it_could_use_an_answer_waits_on(name: str) -> None:
+    """As natively: the answer is given again, and the tool acts once."""
+    charged: list[str] = []
+
+    @tool(context=True)
+    def charge(amount: int, tool_context: ToolContext) -> str:
+        """Charge an amount."""
+        said: str = tool_context.interrupt("sure")
+        charged.append(said)
+        return f"receipt {amount} {said}"
+
+    def outcomes(app: Any, agent: Agent) -> list[str]:
+        paused = app("please")
+        responses = [{"interruptResponse": {"interruptId": paused.interrupts[0].id, "response": "yes"}}]
+        agent.cancel()
+        stopped = app(responses)
+        agent._cancel_signal.clear()
+        return [paused.stop_reason, stopped.stop_reason, str(app(responses)).strip(), *charged]
+
+    native, agent = agent_of(charging, charge), agent_of(charging, charge)
+    expected = outcomes(native, native)
+    charged.clear()
+    assert outcomes(DurableAgent(agent, name), agent) == expected
+    (run,) = runs.list()
+    assert run.status == "succeeded"
+
+
+def test_a_model_that_cannot_tell_its_configuration_is_named_by_its_class(name: str) -> None:
+    class Secretive(Scripted):
+        def get_config(self) -> Any:
+            raise NotImplementedError
+
+    app = DurableAgent(Agent(model=Secretive(lambda replies, messages: "hello"), callback_handler=None), name)
+    assert str(app("hi", run_id="r")).strip() == "hello"
+    assert [step.name for step in runs.get("r").steps() if step.kind == "model"] == ["Secretive"]
+
+
 def test_a_tool_that_runs_at_most_once_may_ask(name: str) -> None:
     """Its question is no unknown outcome; a death after the answer is."""
     begun: list[str] = []

@@ -15,7 +15,14 @@ from langgraph.types import Command
 
 from .._core import RUN, Options, Request, Run, acting, default_name, engine, logger
 from .._core.errors import ConfigurationError, EncodingError, NotSupported
-from ._private import CONF, CONFIG_KEY_TASK_ID, CONFIG_KEY_THREAD_ID, ensure_config, is_xxh3_128_hexdigest
+from ._private import (
+    CONF,
+    CONFIG_KEY_TASK_ID,
+    CONFIG_KEY_THREAD_ID,
+    GRAPH_ATTRIBUTES,
+    ensure_config,
+    is_xxh3_128_hexdigest,
+)
 from ._runner import RECORDED_KEYWORDS, GraphRunner, Live, staging
 from ._saver import DurableSaver, strict_serde
 from ._shape import needs_async, types_of, unknown_tools
@@ -85,6 +92,8 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         saver = DurableSaver(lambda: engine.current().store, space, staging, strict_serde(allowed))
         graph = compiled.copy({"checkpointer": saver})
         graph._serde_allowlist = None  # the saver's own serde is strict already
+        for attribute in GRAPH_ATTRIBUTES:
+            setattr(graph, attribute, getattr(compiled, attribute))
         graph.__class__ = type(
             f"Durable{type(compiled).__name__}", (DurableGraph, type(compiled)), {"__module__": __name__}
         )

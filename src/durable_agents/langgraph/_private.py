@@ -34,7 +34,7 @@ from langgraph._internal._constants import (
 )
 from langgraph._internal._serde import _collect_from_type as collect_from_type
 from langgraph.channels.untracked_value import UntrackedValue
-from langgraph.pregel import _runner
+from langgraph.pregel import Pregel, _runner
 from langgraph.pregel._algo import sanitize_untracked_values_in_send, task_path_str
 from langgraph.pregel._checkpoint import channels_from_checkpoint
 from langgraph.pregel._io import read_channels
@@ -56,6 +56,7 @@ __all__ = [
     "CONFIG_KEY_TASK_ID",
     "CONFIG_KEY_THREAD_ID",
     "CONTROL_WRITES",
+    "GRAPH_ATTRIBUTES",
     "INTERRUPT",
     "NO_WRITES",
     "NULL_TASK_ID",
@@ -131,6 +132,15 @@ _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 if getattr(langgraph_runnable, "asyncio", None) is None:
     raise ConfigurationError(
         "langgraph._internal._runnable has no asyncio: it is not the one of langgraph 1.2.24"
+    )
+
+
+GRAPH_ATTRIBUTES = ("_output_mapper", "_state_mapper")
+"""What `Pregel.copy` leaves behind: how `version="v2"` gives states of a class."""
+
+if missing := [name for name in GRAPH_ATTRIBUTES if not hasattr(Pregel, name)]:
+    raise ConfigurationError(
+        f"langgraph.pregel.Pregel has no {', '.join(missing)}: it is not the one of langgraph 1.2.24"
     )
 
 

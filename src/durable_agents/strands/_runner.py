@@ -168,7 +168,7 @@ class StrandsRunner(Runner):
         self, run: Execution, session: Session, base: int, known: Conversation, result: Any
     ) -> Any:
         """The outcome of a loop that has come to its end; what is known then is committed with it."""
-        interrupts = list(getattr(result, "interrupts", None) or ())
+        interrupts = list(getattr(result, "interrupts", None) or ()) or self._left_open()
         if not interrupts:
             await self._keep(run, session, base, known)
             return result
@@ -188,6 +188,11 @@ class StrandsRunner(Runner):
             "result": self.codec.encode(result),
         }
         return Pause(questions, state, result)
+
+    def _left_open(self) -> list[Any]:
+        """What an agent still asks that was cancelled before it could use the answers: natively it waits on."""
+        state = self.target._interrupt_state
+        return list(state.interrupts.values()) if state.activated else []
 
     async def _keep(
         self, run: Execution, session: Session, base: int, before: Conversation, paused: bool = False

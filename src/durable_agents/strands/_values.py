@@ -98,6 +98,9 @@ def usage_of(model: str, reported: Any) -> Usage | None:
 
 def model_id(model: Any) -> str:
     """The provider's name of a model, or its class's."""
-    config = model.get_config()
+    try:
+        config = model.get_config()
+    except Exception:  # natively nobody asks for it
+        config = None
     found = config.get("model_id") if isinstance(config, dict) else getattr(config, "model_id", None)
     return str(found or type(model).__name__)
