@@ -2,8 +2,8 @@
 
 Each outermost call of a verb wraps the graph as it is at that moment, since tests change compiled graphs: as in a
 process that was started again, the runner is new and the state is in the database. Graphs that share a checkpointer
-share its threads, so their runners have one name. What a test reads from that checkpointer comes from the durable state,
-as the methods of our saver are put over those of the test's.
+share its threads, so their runners have one name. What a test reads from that checkpointer is the durable state, as the
+methods of our saver are put over those of the test's.
 """
 
 import itertools

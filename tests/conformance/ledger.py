@@ -51,6 +51,11 @@ class Ledger:
     def __init__(self, file: TextIO) -> None:
         self._file, self._lock, self._now = file, threading.Lock(), Counts()
 
+    @property
+    def runs(self) -> int:
+        """How many outermost runs the current test has had."""
+        return self._now.runs
+
     def ran(self) -> None:
         """An outermost call has become a run of ours."""
         with self._lock:
