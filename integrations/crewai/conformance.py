@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from conformance.ledger import Ledger
 from crewai import Crew
 
+from conformance.ledger import Ledger
 from durable_agents import runs
 from durable_agents._core import RUN
 from durable_agents._core.engine import RUNNERS

@@ -14,8 +14,8 @@ from typing import Any
 
 from agents import RunState
 from agents.run import AgentRunner
-from conformance.ledger import Ledger
 
+from conformance.ledger import Ledger
 from durable_agents import runs
 from durable_agents._core import RUN
 from durable_agents._core.engine import RUNNERS
@@ -46,6 +46,7 @@ class Runners:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._kept: dict[str, DurableRunner] = {}
+        self._paused: set[str] = set()
 
     def of(self, native: AgentRunner, agent: Any) -> DurableRunner | None:
         """The runner of this agent; None where the call is to be native."""
@@ -68,12 +69,16 @@ class Runners:
 
     @contextmanager
     def call(self, runner: DurableRunner, run_id: str | None) -> Iterator[None]:
-        """Around a verb of the runner: tells of it, and ends it in silence when the runner has refused."""
+        """Around a verb of the runner: tells of it, and ends it in silence when the runner has refused.
+
+        A state that no run of ours has left, because the test has made it by hand, is refused too.
+        """
         try:
             yield
         except (NotSupported, NotWaiting) as error:
             self.drop(runner)
-            if run_id is not None and _has_steps(run_id):
+            has_begun = runner.name in self._paused if run_id is None else _has_steps(run_id)
+            if has_begun:
                 self._ledger.ran()
                 raise
             self._ledger.refused(error)
@@ -86,7 +91,9 @@ class Runners:
 
     def over(self, runner: DurableRunner, result: Any) -> Any:
         """The run has come to its end, or to a pause, for which the runner is kept."""
-        if not result.interruptions:
+        if result.interruptions:
+            self._paused.add(runner.name)
+        else:
             self.drop(runner)
         return result
 

@@ -11,6 +11,8 @@ Its keys, all of them optional but the first:
     environment = {NAME = "value"}
     leave_out = {"tests/x.py" = "…"} files, folders and tests that are not run, each with the reason
 
+A `conformance_conftest.py` beside it becomes the `conftest.py` of the source distribution's top folder.
+
 What follows `MARK` is what was seen last. `--write` makes it again, and keeps the causes.
 """
 
@@ -99,6 +101,8 @@ class Suite:
         for name in self.hide:
             if (shadow := source / name).exists():
                 shadow.rename(shadow.with_name(f"{shadow.name}.hidden"))
+        if (conftest := self.router.with_name("conformance_conftest.py")).exists():
+            shutil.copy(conftest, source / "conftest.py")
         return source
 
 
