@@ -7,8 +7,10 @@ methods of our saver are put over those of the test's.
 """
 
 import itertools
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -16,6 +18,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.pregel import Pregel
 
 from conformance.ledger import Ledger
+from durable_agents._core import runner as runner_module
 from durable_agents._core.context import RUN
 from durable_agents._core.engine import RUNNERS
 from durable_agents.errors import NotSupported
@@ -38,6 +41,7 @@ class _Router:
         self._numbers = itertools.count(1)
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._driven: WeakSet[Any] = WeakSet()
+        self._left: WeakKeyDictionary[Any, NotSupported] = WeakKeyDictionary()
 
     def durable(self, graph: Any) -> Any:
         saver = graph.checkpointer
@@ -59,11 +63,23 @@ class _Router:
             self._driven.add(graph.durable)
             self.ledger.ran()
 
-    def refused(self, wrapped: Any, error: NotSupported) -> bool:
-        """Whether a call of a durable graph was refused before anything ran."""
+    def leads(self, graph: Any, config: Any) -> bool:
+        """Whether a call of a verb is to be durable: it is outermost, and its threads were not moved on natively."""
+        if not _is_outermost(graph, config):
+            return False
+        saver = graph.checkpointer
+        error = self._left.get(saver) if isinstance(saver, BaseCheckpointSaver) else None
+        if error is not None:
+            self.ledger.refused(error)
+        return error is None
+
+    def refused(self, graph: Any, wrapped: Any, error: NotSupported) -> bool:
+        """Whether a call was refused before anything ran; then what follows on its threads is native too."""
         if wrapped is not None and wrapped.durable in self._driven:
             return False
         self.ledger.refused(error)
+        if isinstance(graph.checkpointer, BaseCheckpointSaver):
+            self._left[graph.checkpointer] = error
         return True
 
 
@@ -77,12 +93,15 @@ def _is_outermost(graph: Any, config: Any) -> bool:
 def install(ledger: Ledger) -> None:
     """Lead the verbs of every compiled graph through `DurableGraph`, and what reads and writes its state."""
     router = _Router(ledger)
+    runner_module.uuid = SimpleNamespace(
+        uuid4=uuid.uuid4
+    )  # some tests put their own `uuid.uuid4` in, with few ids
     native: dict[str, Callable[..., Any]] = {
         verb: getattr(Pregel, verb) for verb in ("invoke", "ainvoke", "stream", "astream")
     }
 
     def invoke(self: Any, input: Any, config: Any = None, **keywords: Any) -> Any:
-        if not _is_outermost(self, config):
+        if not router.leads(self, config):
             router.driving(self)
             return native["invoke"](self, input, config, **keywords)
         wrapped = None
@@ -90,12 +109,12 @@ def install(ledger: Ledger) -> None:
             wrapped = router.durable(self)
             return wrapped.invoke(input, config, **keywords)
         except NotSupported as error:
-            if not router.refused(wrapped, error):
+            if not router.refused(self, wrapped, error):
                 raise
         return native["invoke"](self, input, config, **keywords)
 
     async def ainvoke(self: Any, input: Any, config: Any = None, **keywords: Any) -> Any:
-        if not _is_outermost(self, config):
+        if not router.leads(self, config):
             router.driving(self)
             return await native["ainvoke"](self, input, config, **keywords)
         wrapped = None
@@ -103,12 +122,12 @@ def install(ledger: Ledger) -> None:
             wrapped = router.durable(self)
             return await wrapped.ainvoke(input, config, **keywords)
         except NotSupported as error:
-            if not router.refused(wrapped, error):
+            if not router.refused(self, wrapped, error):
                 raise
         return await native["ainvoke"](self, input, config, **keywords)
 
     def stream(self: Any, input: Any, config: Any = None, **keywords: Any) -> Iterator[Any]:
-        if not _is_outermost(self, config):
+        if not router.leads(self, config):
             router.driving(self)
             yield from native["stream"](self, input, config, **keywords)
             return
@@ -118,12 +137,12 @@ def install(ledger: Ledger) -> None:
             yield from wrapped.stream(input, config, **keywords)
             return
         except NotSupported as error:
-            if not router.refused(wrapped, error):
+            if not router.refused(self, wrapped, error):
                 raise
         yield from native["stream"](self, input, config, **keywords)
 
     async def astream(self: Any, input: Any, config: Any = None, **keywords: Any) -> AsyncIterator[Any]:
-        if not _is_outermost(self, config):
+        if not router.leads(self, config):
             router.driving(self)
             async with aclosing(native["astream"](self, input, config, **keywords)) as events:
                 async for event in events:
@@ -137,7 +156,7 @@ def install(ledger: Ledger) -> None:
                     yield event
             return
         except NotSupported as error:
-            if not router.refused(wrapped, error):
+            if not router.refused(self, wrapped, error):
                 raise
         async with aclosing(native["astream"](self, input, config, **keywords)) as events:
             async for event in events:

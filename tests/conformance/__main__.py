@@ -26,7 +26,8 @@ def main() -> int:
     compared = _compare(suite, source, more)
     print(*compared.lines(), sep="\n")
     if arguments.write:
-        suite.write(compared.figures, compared.differs)
+        steady = {test: cause for test, cause in compared.differs.items() if test not in suite.unsteady}
+        suite.write(compared.figures, steady)
     return _verdict(compared, written=arguments.write)
 
 

@@ -19,7 +19,8 @@ class Comparison:
     @property
     def differs(self) -> dict[str, str]:
         """The tests whose outcome is another through the runner, each with the cause as far as it is known."""
-        return {test: self.suite.differs.get(test, UNKNOWN) for test in self.seen if self._differs(test)}
+        causes = {**self.suite.differs, **self.suite.unsteady}
+        return {test: causes.get(test, UNKNOWN) for test in self.seen if self._differs(test)}
 
     @property
     def seen(self) -> list[str]:
@@ -28,7 +29,8 @@ class Comparison:
     @property
     def new(self) -> list[str]:
         """Tests that differ and are not listed."""
-        return [test for test in self.differs if test not in self.suite.differs]
+        listed = {*self.suite.differs, *self.suite.unsteady}
+        return [test for test in self.differs if test not in listed]
 
     @property
     def over(self) -> list[str]:

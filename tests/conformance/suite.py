@@ -10,6 +10,7 @@ Its keys, all of them optional but the first:
     arguments = ["-n", "2"]          and how
     environment = {NAME = "value"}
     leave_out = {"tests/x.py" = "…"} files, folders and tests that are not run, each with the reason
+    [[unsteady]]                     tests that differ in some runs and not in others: `cause`, `tests`
 
 A `conformance_conftest.py` beside it becomes the `conftest.py` of the source distribution's top folder.
 
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class Suite:
 
     Args:
         differs: the tests whose outcome is not the native one, each with the cause.
+        unsteady: those that may differ.
         figures: how many passed, failed and were skipped, "plain" and "durable"; and "runs".
     """
 
@@ -55,17 +57,18 @@ class Suite:
     leave_out: Mapping[str, str] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
     differs: Mapping[str, str] = field(default_factory=dict)
+    unsteady: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, framework: str) -> "Suite":
         """The suite as its `conformance.toml` says."""
         read = tomllib.loads(_file(framework).read_text())
-        differs = {test: group["cause"] for group in read.pop("differs", ()) for test in group["tests"]}
+        differs, unsteady = (_causes(read.pop(name, ())) for name in ("differs", "unsteady"))
         figures = read.pop("figures", {})
         told: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in read.items()
         }
-        return cls(framework, **told, figures=figures, differs=differs)
+        return cls(framework, **told, figures=figures, differs=differs, unsteady=unsteady)
 
     @property
     def router(self) -> Path:
@@ -108,6 +111,10 @@ class Suite:
 
 def _file(framework: str) -> Path:
     return INTEGRATIONS / framework / "conformance.toml"
+
+
+def _causes(groups: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    return {test: group["cause"] for group in groups for test in group["tests"]}
 
 
 def _download(distribution: str, version: str, folder: Path) -> Path:
