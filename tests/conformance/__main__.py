@@ -1,12 +1,15 @@
 """The command: `python -m conformance FRAMEWORK [--write] [arguments for pytest]`."""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
 from .report import Comparison
 from .suite import INTEGRATIONS, Suite
 from .tries import run
+
+_TEST = re.compile(r"^\s*(async )?def test_", re.MULTILINE)
 
 
 def main() -> int:
@@ -33,7 +36,7 @@ def main() -> int:
 
 def _without(suite: Suite, source: Path) -> int:
     """A distribution that is said to hold no tests."""
-    found = sorted(source.rglob("test_*.py"))
+    found = [file for file in sorted(source.rglob("test_*.py")) if _TEST.search(file.read_text())]
     print(f"{suite.distribution} {suite.version}: {suite.no_tests}")
     if found:
         print(f"but it holds {len(found)} test files now, such as {found[0].relative_to(source)}")
