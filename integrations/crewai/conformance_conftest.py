@@ -23,7 +23,7 @@ KEYS = {
     "GOOGLE_API_KEY": "fake-key",
     "OPENROUTER_API_KEY": "fake-key",
     "AZURE_API_KEY": "fake-key",
-    "AZURE_ENDPOINT": f"https://{AZURE}/openai/deployments/gpt-4o-mini",
+    "AZURE_ENDPOINT": f"https://{AZURE}",
     "AWS_ACCESS_KEY_ID": "fake-key",
     "AWS_SECRET_ACCESS_KEY": "fake-key",
     "AWS_DEFAULT_REGION": "us-west-2",
@@ -71,8 +71,9 @@ def _on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.setenv("CREWAI_STORAGE_DIR", str(tmp_path / "storage"))
     reset_emission_counter()
     event_context.reset_last_event_id()
+    event_context.restore_event_scope(())
     yield
-    crewai_event_bus.flush()
+    crewai_event_bus.flush(timeout=30.0)
     for handlers in (crewai_event_bus._sync_handlers, crewai_event_bus._async_handlers):
         handlers.clear()
     crewai_event_bus._execution_plan_cache.clear()

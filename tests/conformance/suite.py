@@ -5,6 +5,7 @@ Its keys, all of them optional but the first:
     distribution = "langgraph"       the one whose source distribution holds the tests
     no_tests = "…"                   said, and checked, where it holds none: then nothing else is needed
     hide = ["langgraph"]             folders of it that would be imported in place of the installed package
+    links = {"src/x" = "x"}          where its tests look for the files of that package, the installed one
     install = ["syrupy==5.0.0"]      what the tests need beside the integration's extra and the group `test`
     tests = ["tests"]                what pytest is told to run
     arguments = ["-n", "2"]          and how
@@ -18,6 +19,7 @@ What follows `MARK` is what was seen last. `--write` makes it again, and keeps t
 """
 
 import importlib.metadata
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -50,6 +52,7 @@ class Suite:
     distribution: str
     no_tests: str = ""
     hide: tuple[str, ...] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
     install: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
@@ -102,8 +105,12 @@ class Suite:
             making.rename(home)
         (source,) = (path for path in home.iterdir() if path.is_dir())
         for name in self.hide:
-            if (shadow := source / name).exists():
-                shadow.rename(shadow.with_name(f"{shadow.name}.hidden"))
+            shadow = source / name
+            hidden = shadow.with_name(f"{shadow.name}.hidden")
+            if shadow.exists() and not hidden.exists():
+                shadow.rename(hidden)
+        for place, package in self.links.items():
+            _link(source / place, package)
         if (conftest := self.router.with_name("conformance_conftest.py")).exists():
             shutil.copy(conftest, source / "conftest.py")
         return source
@@ -115,6 +122,15 @@ def _file(framework: str) -> Path:
 
 def _causes(groups: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {test: group["cause"] for group in groups for test in group["tests"]}
+
+
+def _link(place: Path, package: str) -> None:
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(Path(found.origin).parent)
 
 
 def _download(distribution: str, version: str, folder: Path) -> Path:
