@@ -49,7 +49,7 @@ def _compare(suite: Suite, source: Path, more: list[str]) -> Comparison:
     compared = Comparison(suite, plain, run(suite, source, durable=True, more=more))
     if surprises := [*compared.new, *compared.over]:
         print(f"{len(surprises)} tests came out otherwise than listed: once more, these alone", flush=True)
-        plain, durable = (run(suite, source, durable=how, more=(), only=surprises) for how in (False, True))
+        plain, durable = (run(suite, source, durable=how, more=more, only=surprises) for how in (False, True))
         compared = compared.again(plain, durable)
     return compared
 
