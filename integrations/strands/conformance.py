@@ -2,8 +2,8 @@
 
 Each outermost call of a verb wraps the agent, graph or swarm as it is at that moment, since tests change them between
 calls: as in a process that was started again, the runner is new. Each run has a session of its own, which begins with
-what the agent knows; interrupt responses go to the session of the agent's last run. Natively an agent keeps what a run
-has said, and tests look at it there, so it is not put back afterwards.
+what the agent knows; interrupt responses, and other prompts to an agent that waits for one, go to the session of its
+last run. Natively an agent keeps what a run has said, and tests look at it there, so it is not put back afterwards.
 """
 
 import itertools
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import Any
+from unittest.mock import NonCallableMock
 from weakref import WeakKeyDictionary, WeakSet
 
 from strands import Agent
@@ -43,6 +44,7 @@ class _Router:
         self._driven: WeakSet[Any] = WeakSet()
 
     def durable(self, target: Any) -> Any:
+        _check_nodes(target)
         name = self._names.setdefault(target, f"target-{next(self._numbers)}")
         wrapped = (DurableAgent if isinstance(target, Agent) else DurableMultiAgent)(
             target, name, on_code_change="continue"
@@ -51,7 +53,8 @@ class _Router:
         return wrapped
 
     def session(self, target: Any, prompt: Any) -> str:
-        if not _is_response(prompt) or target not in self._sessions:
+        waits = _is_response(prompt) or target._interrupt_state.activated
+        if not waits or target not in self._sessions:
             self._sessions[target] = f"session-{next(self._numbers)}"
         return self._sessions[target]
 
@@ -77,6 +80,14 @@ def install(ledger: Ledger) -> None:
         for verb, function in routed.items():
             setattr(cls, verb, function)
         _OURS[cls] = routed
+
+
+def _check_nodes(target: Any) -> None:
+    """Raise `NotSupported` for a graph or swarm of mocks, which have nothing of an agent to keep and to restore."""
+    for node in target.nodes.values() if isinstance(target, Graph | Swarm) else ():
+        if isinstance(node.executor, NonCallableMock):
+            raise NotSupported("the test's node is a mock of an agent")
+        _check_nodes(node.executor)
 
 
 def _is_outermost(target: Any) -> bool:
