@@ -72,6 +72,7 @@ def _on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     reset_emission_counter()
     event_context.reset_last_event_id()
     event_context.restore_event_scope(())
+    event_context._event_context_config.set(None)
     yield
     crewai_event_bus.flush(timeout=30.0)
     for handlers in (crewai_event_bus._sync_handlers, crewai_event_bus._async_handlers):
