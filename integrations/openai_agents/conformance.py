@@ -77,8 +77,8 @@ class Runners:
             yield
         except (NotSupported, NotWaiting) as error:
             self.drop(runner)
-            has_begun = runner.name in self._paused if run_id is None else _has_steps(run_id)
-            if has_begun:
+            asked = isinstance(error, NotWaiting) and runner.name in self._paused
+            if asked or (run_id is not None and _has_steps(run_id)):
                 self._ledger.ran()
                 raise
             self._ledger.refused(error)
