@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -54,14 +55,16 @@ FRAMEWORKS = ["langgraph", "openai_agents", "adk", "strands", "crewai"]
 CRASH_POINTS = 200  # the fixed part of the crash matrix, for the core and for each framework
 
 
-def install(session: nox.Session, environment: str, *extras: str, groups: list[str]) -> None:
-    """Install the project with extras and dependency groups, as `constraints/<environment>.txt` pins them.
+def install(
+    session: nox.Session, environment: str, *extras: str, groups: list[str], more: Sequence[str] = ()
+) -> None:
+    """Install the project with extras, dependency groups and more, as `constraints/<environment>.txt` pins them.
 
     An environment that was made from the same files before is left as it is.
     """
     constraints = CONSTRAINTS / f"{environment}.txt"
     project = f".[{','.join(extras)}]" if extras else "."
-    requirements = ["-e", project, *nox.project.dependency_groups(PROJECT, *groups)]
+    requirements = ["-e", project, *nox.project.dependency_groups(PROJECT, *groups), *more]
     made_from = [str(ROOT), *requirements, (ROOT / "pyproject.toml").read_text(), constraints.read_text()]
     digest = hashlib.sha256("\0".join(made_from).encode()).hexdigest()
     stamp = Path(session.virtualenv.location) / "made-from"
@@ -74,10 +77,10 @@ def install(session: nox.Session, environment: str, *extras: str, groups: list[s
     stamp.write_text(digest)
 
 
-def install_framework(session: nox.Session, framework: str, *groups: str) -> None:
-    """Install one framework, what its samples and tests import, and more groups."""
+def install_framework(session: nox.Session, framework: str, *groups: str, more: Sequence[str] = ()) -> None:
+    """Install one framework, what its samples and tests import, and more."""
     extra = framework.replace("_", "-")
-    install(session, framework, extra, groups=[f"{extra}-test", *groups])
+    install(session, framework, extra, groups=[f"{extra}-test", *groups], more=more)
 
 
 def crash_points(session: nox.Session, family: str) -> None:
@@ -124,6 +127,15 @@ def crash(session: nox.Session, framework: str) -> None:
     """The whole crash matrix: every boundary of every scenario; a kill and a restart, a takeover, a freeze."""
     install_framework(session, framework, "test")
     session.run("python", "-m", "crashmatrix", "--all", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session(default=False)
+@nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
+def conformance(session: nox.Session, framework: str) -> None:
+    """The framework's own tests, from its source distribution: as they are, then through the runner; what differs."""
+    suite = nox.project.load_toml(f"integrations/{framework}/conformance.toml")
+    install_framework(session, framework, "test", more=["pip==26.3", *suite.get("install", ())])
+    session.run("python", "-m", "conformance", framework, *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session(default=False)
