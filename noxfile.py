@@ -122,11 +122,15 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
-@nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
-def crash(session: nox.Session, framework: str) -> None:
+@nox.parametrize("family", ["core", *FRAMEWORKS], ids=["core", *FRAMEWORKS])
+def crash(session: nox.Session, family: str) -> None:
     """The whole crash matrix: every boundary of every scenario; a kill and a restart, a takeover, a freeze."""
-    install_framework(session, framework, "test")
-    session.run("python", "-m", "crashmatrix", "--all", *session.posargs, env={"PYTHONPATH": "tests"})
+    if family == "core":
+        install(session, "core", groups=["test"])
+    else:
+        install_framework(session, family, "test")
+    chosen = ["--framework", family, "--all"]
+    session.run("python", "-m", "crashmatrix", *chosen, *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session(default=False)
