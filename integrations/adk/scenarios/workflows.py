@@ -102,7 +102,8 @@ def node_that_runs_nodes(world: World) -> Scenario:
         world.effect("conduct")
         one = await ctx.run_node(step, node_input="one")
         two, three = await asyncio.gather(
-            ctx.run_node(step, node_input="two"), ctx.run_node(other, node_input="three")
+            ctx.run_node(step, node_input="two", use_sub_branch=True),
+            ctx.run_node(other, node_input="three", use_sub_branch=True),
         )
         world.effect("conducted")
         return f"{one}, {two}, {three}"
