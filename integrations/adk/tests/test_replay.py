@@ -24,10 +24,12 @@ from .kit import (
     Killed,
     agent,
     at_once,
+    calls,
     charge,
     durable,
     in_turn,
     killed_once,
+    results,
     run,
     said,
     session_of,
@@ -250,6 +252,51 @@ async def test_parallel_branches_keep_the_order_and_the_state_they_had() -> None
     assert [event.id for event in session.events[1 : 1 + len(before)]] == [event.id for event in before]
     assert session.state["last"] == "b"
     assert EFFECTS.count("a") == EFFECTS.count("b") == 1
+
+
+async def test_what_an_agent_in_a_branch_was_asked_stands_before_what_it_has_done() -> None:
+    """ADK puts the request to a single-turn agent into the session itself; its events must not overtake that.
+
+    In the second life the first expert has finished before the second one is asked. Natively its call would then be
+    out of sight of its model, which would charge again.
+    """
+    lives: list[int] = []
+    first_is_done = asyncio.Event()
+
+    def plan(n: int, contents: Any) -> Any:
+        amount = int("".join(part.text or "" for part in contents[0].parts)[-1])
+        if n == 0:
+            return calls(("charge", {"amount": amount}))
+        if amount == 1 and len(lives) == 1:
+            raise Killed
+        return text(f"paid {amount}")
+
+    async def ask(callback_context: Any, llm_request: Any) -> None:
+        if len(lives) == 1 and "about 1" in str(llm_request.contents) and results(llm_request.contents):
+            await first_is_done.wait()  # its last event is in the session when this life ends
+
+    async def begin(tool: Any, args: dict[str, Any], tool_context: Any) -> None:
+        if len(lives) == 2 and args["request"] == "about 1":
+            await asyncio.sleep(0.3)
+
+    async def answered(callback_context: Any, llm_response: Any) -> None:
+        if "paid 0" in str(llm_response.content):
+            asyncio.get_running_loop().call_later(0.1, first_is_done.set)
+
+    async def begun(callback_context: Any) -> None:
+        lives.append(1)
+
+    expert = agent(
+        "expert", plan, [charge], description="Knows.", mode="single_turn",
+        before_model_callback=ask, after_model_callback=answered,
+    )  # fmt: skip
+    asking = at_once(("expert", {"request": "about 0"}), ("expert", {"request": "about 1"}))
+    app = durable(
+        agent("asking", asking, sub_agents=[expert], before_agent_callback=begun, before_tool_callback=begin)
+    )
+    await twice(app)
+    assert len(lives) == 2
+    assert sorted(effect for effect in EFFECTS if effect != "model") == ["charge 0", "charge 1"]
 
 
 async def test_what_a_failed_tool_had_noted_in_the_state_is_there_again() -> None:

@@ -362,7 +362,11 @@ def _kind(event: Event) -> Any:
 
 
 def _insert(session: Session, key: Key, event: Event, log: Log) -> None:
-    """Put a known event where it stands among those of the run, and its changes of state before later ones."""
+    """Put a known event where it stands among those of the run, and its changes of state before later ones.
+
+    What ADK has put there without appending it, such as the request to an agent that is a tool, stays before all that
+    its branch says then.
+    """
     at, seq = len(session.events), log.seq(key, event.id)
     assert seq is not None
     later: set[str] = set()
@@ -375,7 +379,9 @@ def _insert(session: Session, key: Key, event: Event, log: Log) -> None:
             break
         at = index
         later.update(other.actions.state_delta)
-    session.events.insert(at, event)
+    after = session.events[at:]
+    put = [other for other in after if log.seq(key, other.id) is None and other.branch == event.branch]
+    session.events[at:] = [*put, event, *(other for other in after if not any(other is each for each in put))]
     for name, value in event.actions.state_delta.items():
         if name not in later:
             session.state[name] = value
