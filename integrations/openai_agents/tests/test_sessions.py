@@ -148,6 +148,19 @@ async def test_an_append_that_was_not_made_is_made() -> None:
     assert [item["role"] for item in session.held["acme"]] == ["user", "user", "assistant"]
 
 
+@pytest.mark.parametrize("error", [AttributeError, ValueError, RuntimeError])
+async def test_a_session_without_an_id_is_a_session(error: type[Exception]) -> None:
+    class Nameless(Tenants):
+        @property
+        def session_id(self) -> str:  # type: ignore[override]
+            raise error("it has none yet")
+
+    session = Nameless()
+    agent = Agent(name="clerk", model=Brain(lambda outputs, items: says("hello")))
+    assert (await durable(agent).run("hi", session=session, context=ACME)).final_output == "hello"
+    assert len(session.held["acme"]) == 2
+
+
 CHAT = '''
 import os, signal, sys
 from agents import Agent, SQLiteSession, set_tracing_disabled

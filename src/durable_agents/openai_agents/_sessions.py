@@ -150,10 +150,10 @@ def check_session(session: Any) -> None:
 
 
 def id_of(session: Any) -> str | None:
-    """The session's id; None for one whose service gives it one only when it is first used."""
+    """The session's id; None for one that has none, or gets one only when it is first used."""
     try:
         return str(session.session_id)
-    except ValueError:
+    except Exception:  # its own code, which the SDK does not call: a run goes on without an id
         return None
 
 
