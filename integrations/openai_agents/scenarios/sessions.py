@@ -1,9 +1,11 @@
 """Sessions, which nothing is appended to twice."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
-from agents import Agent, SQLiteSession, function_tool
+from agents import Agent, RunContextWrapper, SessionSettings, SQLiteSession, function_tool
+from agents.memory import SessionABC
 
 from crashmatrix import Scenario, World, scenario
 
@@ -57,8 +59,9 @@ def streamed_turns(world: World) -> Scenario:
     return scene(_clerk(world), *turns, show=_left(world))
 
 
-@scenario
-def approval_in_session(world: World) -> Scenario:
+def _refunding(world: World) -> Agent[Any]:
+    """Per turn of the user: a refund that somebody has to approve."""
+
     @function_tool(needs_approval=True)
     def refund(order: int) -> str:
         world.effect(f"refund {order}")
@@ -70,10 +73,77 @@ def approval_in_session(world: World) -> Scenario:
             return calls(("refund", {"order": turns}))
         return says(f"turn {turns}: {outputs[-1]}")
 
+    return Agent(name="clerk", model=Brain(world, "clerk", plan), tools=[refund])
+
+
+@scenario
+def approval_in_session(world: World) -> Scenario:
     session = _session_for(world)
-    agent: Any = Agent(name="clerk", model=Brain(world, "clerk", plan), tools=[refund])
     turns = (
         run(ASK, "r1", session=session), answer("refund", True, "r1", session=session),
         run(ASK, "r2", session=session), answer("refund", False, "r2", session=session),
     )  # fmt: skip
-    return scene(agent, *turns, remembers=True, show=_left(world))
+    return scene(_refunding(world), *turns, remembers=True, show=_left(world))
+
+
+class Tenants(SessionABC):
+    """A conversation for each tenant, whom the context names. It takes nobody else, and is read six items back."""
+
+    session_id = "shared"
+    session_settings = SessionSettings(limit=6)
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def of(self, wrapper: RunContextWrapper[Any] | None) -> SQLiteSession:
+        if wrapper is None:
+            raise PermissionError("a session was used without the context that says whose it is")
+        return SQLiteSession(wrapper.context["tenant"], self.file)
+
+    async def get_items(
+        self, limit: int | None = None, *, wrapper: RunContextWrapper[Any] | None = None
+    ) -> list[Any]:
+        if limit is None or limit > 6:
+            raise ValueError(f"{limit} items are more than may be read")
+        session = self.of(wrapper)
+        try:
+            return list(await session.get_items(limit))
+        finally:
+            session.close()
+
+    async def add_items(self, items: list[Any], *, wrapper: RunContextWrapper[Any] | None = None) -> None:
+        session = self.of(wrapper)
+        try:
+            await session.add_items(items)
+        finally:
+            session.close()
+
+    async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> Any:
+        raise NotImplementedError
+
+    async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
+        raise NotImplementedError
+
+
+@scenario
+def tenants_in_session(world: World) -> Scenario:
+    """Two tenants, one session object: each is told by the context, before an answer and behind it."""
+    file = world._ledger.with_name("sessions.sqlite")
+
+    def session() -> Any:
+        return Tenants(file)
+
+    def left(app: Any) -> Any:
+        found = {}
+        for tenant in ("acme", "bolt"):
+            kept = SQLiteSession(tenant, file)
+            found[tenant] = asyncio.run(kept.get_items())
+            kept.close()
+        return found
+
+    turns = []
+    for number, (tenant, approved) in enumerate([("acme", True), ("bolt", False), ("acme", True)], 1):
+        options = {"session": session, "context": lambda tenant=tenant: {"tenant": tenant}}
+        turns += [run(ASK, f"r{number}", **options), answer("refund", approved, f"r{number}", **options)]
+    restore = lambda run: {"session": session()}  # noqa: E731
+    return scene(_refunding(world), *turns, remembers=True, restore=restore, show=left)

@@ -19,6 +19,7 @@ from agents import (
     RunResult,
     RunState,
     SQLiteSession,
+    UserError,
     function_tool,
     handoff,
 )
@@ -511,6 +512,145 @@ async def test_a_state_of_no_waiting_run() -> None:
     state.approve(state.get_interruptions()[0])
     with pytest.raises(NotWaiting, match="run_id"):
         await durable(agent).run(state)
+
+
+# -- the same answer again
+
+
+async def paused_and_approved(app: Any, run_id: str | None = None, **options: Any) -> RunState[Any]:
+    state: RunState[Any] = (await app.run("hi", run_id=run_id, **options)).to_state()
+    state.approve(state.get_interruptions()[0])
+    return state
+
+
+def refunding(log: list[str], error: Exception | None = None) -> Agent[Any]:
+    """A refund that needs approval, and afterwards a charge; that raises `error`, once."""
+    failures = [error] if error else []
+
+    @function_tool(needs_approval=True)
+    def refund(order: int) -> str:
+        log.append(f"refund {order}")
+        return f"refunded {order}"
+
+    @function_tool(failure_error_function=None)
+    def charge(amount: int) -> str:
+        log.append(f"charge {amount}")
+        if failures:
+            raise failures.pop()
+        return f"receipt {amount}"
+
+    def plan(outputs: list[Any], items: list[Any]) -> list[Any]:
+        wanted = [("refund", {"order": 55}), ("charge", {"amount": 7})][len(outputs) : len(outputs) + 1]
+        return calls(*wanted) if wanted else says(f"done: {outputs}")
+
+    return Agent(name="clerk", model=Brain(plan), tools=[refund, charge])
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("in_session", [False, True])
+async def test_the_same_state_again_gives_the_result(named: bool, in_session: bool) -> None:
+    app = durable(refunding(log := []))
+    options: dict[str, Any] = {"session": SQLiteSession("s")} if in_session else {}
+    state = await paused_and_approved(app, "r1", **options)
+    text = state.to_string()
+    said = (await app.run(state, **options)).final_output
+    steps = len(runs.get("r1").steps())
+    if named:
+        options["run_id"] = "r1"
+    for again in (state, await RunState.from_string(app.agent, text)):
+        assert (await app.run(again, **options)).final_output == said == "done: ['refunded 55', 'receipt 7']"
+    assert log == ["refund 55", "charge 7"]
+    assert len(runs.get("r1").steps()) == steps
+    other = await RunState.from_string(app.agent, text)
+    other.reject(other.get_interruptions()[0])
+    with pytest.raises(AlreadyAnswered):
+        await app.run(other, **options)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+async def test_the_same_state_again_raises_what_the_run_failed_with(named: bool, streams: bool) -> None:
+    """Natively it is tried again. Here `resume()` does that, and the error says so."""
+    app = durable(refunding(log := [], error=ConnectionError("the bank is closed")))
+
+    async def answer(state: RunState[Any], **options: Any) -> Any:
+        if not streams:
+            return await app.run(state, **options)
+        result = app.run_streamed(state, **options)
+        async for _ in result.stream_events():
+            pass
+        return result
+
+    state = await paused_and_approved(app, "r1")
+    with pytest.raises(UserError, match="bank") as first:
+        await answer(state)
+    with pytest.raises(UserError, match="bank") as second:
+        await answer(state, **({"run_id": "r1"} if named else {}))
+    assert str(second.value) == str(first.value)
+    assert "runs.get('r1').resume()" in second.value.__notes__[0]
+    assert log == ["refund 55", "charge 7"]
+    runs.get("r1").resume()
+    assert (await runs.get("r1").aresult(timeout=20)).final_output == "done: ['refunded 55', 'receipt 7']"
+    assert log == ["refund 55", "charge 7", "charge 7"]
+    assert (await app.run(state)).final_output == "done: ['refunded 55', 'receipt 7']"
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_the_same_state_again_says_that_the_run_was_cancelled(named: bool) -> None:
+    started, let_go = asyncio.Event(), asyncio.Event()
+
+    @function_tool(needs_approval=True)
+    async def refund(order: int) -> str:
+        started.set()
+        await let_go.wait()
+        return "refunded"
+
+    app = durable(Agent(name="clerk", model=then_done(("refund", {"order": 55})), tools=[refund]))
+    state = await paused_and_approved(app, "r1")
+    task = asyncio.create_task(app.run(state))
+    await started.wait()
+    await asyncio.to_thread(runs.get("r1").cancel)
+    let_go.set()
+    with pytest.raises(RunCancelled):
+        await task
+    with pytest.raises(RunCancelled, match=r"runs\.get\('r1'\)\.resume\(\)"):
+        await app.run(state, **({"run_id": "r1"} if named else {}))
+
+
+async def test_the_same_state_again_after_a_later_pause() -> None:
+    """The run waits anew, for another call: that is what it answers, with nothing executed."""
+    log: list[str] = []
+    agent = refunding(log)
+    agent.tools[1].needs_approval = True  # type: ignore[union-attr]
+    app = durable(agent)
+    first = await paused_and_approved(app, "r1")
+    for _ in range(2):
+        waits = await app.run(first)
+        assert [item.tool_name for item in waits.interruptions] == ["charge"]
+    assert log == ["refund 55"]
+    second = waits.to_state()
+    second.approve(second.get_interruptions()[0])
+    said = (await app.run(second)).final_output
+    for state in (first, second):
+        assert (await app.run(state)).final_output == said
+    assert log == ["refund 55", "charge 7"]
+
+
+async def test_a_state_finds_the_run_that_waits_among_those_that_have_waited(tmp_path: Path) -> None:
+    """Calls of one id: the one that waits; in a session its own; and nobody's guess when several are over."""
+    app = durable(refunding(log := []))
+    a, b = (SQLiteSession(name, tmp_path / "s.sqlite") for name in "ab")
+    over = await paused_and_approved(app, "r1", session=a)
+    await app.run(over, session=a)
+    waits = await paused_and_approved(app, "r2", session=b)
+    assert (await app.run(over, session=a)).final_output
+    assert runs.get("r2").status == "waiting"
+    assert (await app.run(waits)).final_output
+    assert runs.get("r2").status == "succeeded"
+    with pytest.raises(NotWaiting, match="several runs"):
+        await app.run(waits)
+    assert (await app.run(waits, session=b)).final_output
+    assert log == ["refund 55", "charge 7"] * 2
 
 
 # -- stopping, forking

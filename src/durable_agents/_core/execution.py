@@ -23,7 +23,7 @@ from .errors import (
 from .journal import Journal
 from .log import logger
 from .pause import read_pauses
-from .record import Draft, Record
+from .record import ANSWER, OPEN, Draft, Record
 from .settle import settle, settle_error
 from .store import Statement, runs
 from .threads import detached
@@ -123,6 +123,17 @@ class Execution:
     def replaying(self) -> bool:
         """Whether nothing new has begun since the run was claimed again."""
         return self.journal.recorded_before > 1 and not self._advanced
+
+    @property
+    def is_first_try(self) -> bool:
+        """Whether nobody has driven this segment before, so that nothing was done that is not recorded.
+
+        An answer about a tool that was cut off begins no segment: what ran beside that tool may have been cut off, too.
+        """
+        begun = self.journal.last_kind == OPEN or (
+            self.journal.last_kind == ANSWER and not self.pauses[-1].is_our_own
+        )
+        return begun and self.journal.epoch == self.journal.last_epoch + 1
 
     @property
     def is_here(self) -> bool:

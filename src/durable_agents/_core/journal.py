@@ -85,7 +85,7 @@ class Journal:
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self.run_id, self.owner = run_id, owner
-        self._store, self._worker, self._epoch, self._on_lost = store, worker, epoch, on_lost
+        self._store, self._worker, self.epoch, self._on_lost = store, worker, epoch, on_lost
         self._lock, self._writing = threading.RLock(), threading.RLock()
         self._hurried = threading.Event()
         self._staged: list[Statement] = []
@@ -101,6 +101,7 @@ class Journal:
         self._prev = loaded[-1].hash if loaded else ""
         self._at = loaded[-1].body["at"] if loaded else 0
         self.last_epoch = int(loaded[-1].body["epoch"]) if loaded else 0
+        self.last_kind = loaded[-1].kind if loaded else ""
 
     @property
     def known(self) -> Mapping[str, Record]:
@@ -187,7 +188,7 @@ class Journal:
                 prev=self._prev,
                 at=max(self._at, now_us()),
                 worker=self._worker,
-                epoch=self._epoch,
+                epoch=self.epoch,
                 rows=rows_digest((s.sql, s.rows) for s in together) if together else "",
             )
             try:

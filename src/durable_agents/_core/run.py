@@ -166,14 +166,20 @@ class Run:
     def _outcome(self) -> Any:
         row = self._row()
         if row.state == "cancelled":
-            raise RunCancelled(f"run {self.id!r} was cancelled{self._superseded()}")
+            after = self._superseded() or f"; {self._advice()}"
+            raise RunCancelled(f"run {self.id!r} was cancelled{after}")
         closing = self._closing()
         if closing.status == "error":
-            raise failure.decode(closing.value())
+            error = failure.decode(closing.value())
+            error.add_note(f"run {self.id!r} has failed with this; {self._advice()}")
+            raise error
         runner = self._runner(row.name)
         if closing.status == "opaque":
             return rebuild(engine.current(), runner, self.id, row.epoch)
         return runner.decode_result(closing.value())
+
+    def _advice(self) -> str:
+        return f"durable_agents.runs.get({self.id!r}).resume() lets it go on over what is recorded"
 
     def _superseded(self) -> str:
         last = self._records()[-1]

@@ -266,7 +266,7 @@ class Runner:
 
     def _streamed_again(self, run: Rest) -> Iterable[Any]:
         """What a stream verb yields for a run that somebody else has driven to its end or its pause."""
-        if self.streams_results:
+        if self.streams_results or run.state in ("failed", "cancelled"):
             return self._attached(run)  # type: ignore[no-any-return]
         raise NotSupported(
             f"run {run.id!r} is {run.state} already, and its events cannot be streamed again yet; "
@@ -366,6 +366,15 @@ class Runner:
     def asked_run(self, run_id: str) -> bool:
         """Whether a run of this runner has this id, and has waited for an answer."""
         return self.has_run(run_id) and bool(self.pauses_of(run_id))
+
+    def runs_asked(self, question: str, thread: str | None = None) -> list[Run]:
+        """The runs of this runner, on this thread or on any, that have been asked this; newest first."""
+        found = runs.asked(engine.current().store, self.name, question, thread)
+        return [
+            Run(run_id)
+            for run_id in found
+            if any(question in pause.questions for pause in self.pauses_of(run_id))
+        ]
 
     def _attached(self, run: Rest) -> Any:
         """What the verb returns for a run that somebody else has driven to its end or its pause."""

@@ -96,6 +96,17 @@ def decisions_of(state: RunState[Any], questions: Iterable[str]) -> dict[str | N
     return found
 
 
+def past_calls(state: RunState[Any]) -> set[str]:
+    """The ids of all calls in a state that the SDK has gone on with, which has no open ones any more."""
+    found = (_call_id(item.raw_item) for item in state._generated_items)
+    return {call for call in found if call is not None}
+
+
+def _call_id(item: Any) -> str | None:
+    found = item.get("call_id") if isinstance(item, Mapping) else getattr(item, "call_id", None)
+    return None if found is None else str(found)
+
+
 def _decision(state: RunState[Any], item: ToolApprovalItem) -> dict[str, Any] | bool | None:
     owner, item = state._find_nested_approval_state(item) or (state, item)
     context = owner._context

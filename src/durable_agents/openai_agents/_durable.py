@@ -1,6 +1,6 @@
 """`DurableRunner`: an agent whose runs finish, however often their process dies."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agents import Agent, RunResult, RunState, TResponseInputItem
@@ -9,7 +9,7 @@ from agents.run import RunConfig
 from agents.run_config import RunOptions
 from typing_extensions import Unpack
 
-from .._core import RUN, Options, Request, Run, default_name, engine, having
+from .._core import RUN, Options, Request, Run, default_name, having
 from .._core.errors import ConfigurationError, EncodingError, NotSupported, NotWaiting
 from . import _approvals
 from ._context import refill
@@ -20,8 +20,6 @@ from ._shape import check_agent, types_of
 from ._values import sdk_codec
 
 Input = str | list[TResponseInputItem] | RunState[Any]
-
-_WAITING_LIMIT = 10_000
 
 
 class DurableRunner(AgentsRunner):
@@ -153,37 +151,48 @@ class DurableRunner(AgentsRunner):
             )
         if state.pending_input:
             raise NotSupported("RunState.add_input is not supported; send the input as a run of its own")
-        run = Run(run_id) if run_id else self._waiting_for(state, options.get("session"))
-        pause = run._pause()
-        if pause is None:
+        run = Run(run_id) if run_id else self._run_of(state, options.get("session"))
+        pauses = self.pauses_of(run.id)
+        if not pauses:
             raise NotWaiting(f"run {run.id!r} has asked nothing that a state could answer")
-        decisions = _approvals.decisions_of(state, pause.questions)
-        if not decisions:
+        # The last one, unless the state is sent again and decides what was asked before.
+        decided = (_approvals.decisions_of(state, pause.questions) for pause in reversed(pauses))
+        decisions = next(filter(None, decided), None)
+        if decisions is None and not state.get_interruptions():  # what it decided was used: it attaches
+            decisions = dict(pauses[-1].answers.items()) or None
+        if decisions is None:
             return run
         if options.get("context") is None and state._context is not None:
             options["context"] = state._context.context
         return Request(None, live=Live({**options, "input": state}, answers=True), answers=decisions), run.id
 
-    def _waiting_for(self, state: RunState[Any], session: Any) -> Run:
-        """The run whose open tool calls are those of the state."""
+    def _run_of(self, state: RunState[Any], session: Any) -> Run:
+        """The run that waits for the tool calls of the state; or has waited for them, when it is sent again."""
         thread = id_of(session) if session is not None else None
-        if thread is not None and (waiting := self.waiting_run(thread)) is not None:
-            return Run(waiting[0])
-        engine.current()
-        from .._core import run as runs
-
         open_calls = set(_approvals.named(state.get_interruptions()))
-        found = [
-            run
-            for run in runs.list(status="waiting", runner=self.name, limit=_WAITING_LIMIT)
-            if {question.partition("#")[0] for question in run.questions} == open_calls
-        ]
+        calls = open_calls or _approvals.past_calls(state)
+        found: list[Run] = []
+        for call in sorted(calls):
+            asked = self.runs_asked(call, thread) or self.runs_asked(call)
+            found = [run for run in asked if _calls(run.questions) == open_calls] if open_calls else []
+            found = found or [run for run in asked if self._has_asked(run, calls, all=bool(open_calls))]
+            if found or open_calls:
+                break
         if len(found) != 1:
-            which = "several runs wait" if found else "no run of this runner waits"
+            which = (
+                "several runs of this runner wait, or have waited,"
+                if found
+                else "no run of this runner waits"
+            )
             raise NotWaiting(
                 f"{which} for the tool calls of this state; say which run it belongs to with run_id="
             )
         return found[0]
+
+    def _has_asked(self, run: Run, calls: set[str], *, all: bool) -> bool:
+        """Whether the run has waited for these calls; or for some of them."""
+        asked = [_calls(pause.questions) for pause in self.pauses_of(run.id)]
+        return any(pause == calls if all else pause <= calls for pause in asked)
 
     def _waiting(self, run: Run) -> RunResult:
         """What is returned for a state that decides nothing: that the run waits, or what has become of it since."""
@@ -194,6 +203,11 @@ class DurableRunner(AgentsRunner):
         assert pause is not None
         result: RunResult = self.paused_result(run.id, None, pause)
         return result
+
+
+def _calls(questions: Iterable[str]) -> set[str]:
+    """The tool calls that are asked about."""
+    return {question.partition("#")[0] for question in questions}
 
 
 def _to_caller(result: RunResult, context: Any) -> RunResult:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from agents import Agent, MultiProvider, RunConfig
+from agents import Agent, AgentsException, MultiProvider, RunConfig
 from agents.result import RunResultBase, RunResultStreaming
 
 from .._core import RUN, Codec, Execution, Pause, Question, Request, Run, Runner, having, scope
@@ -167,6 +167,10 @@ class AgentsRunner(Runner):
         except RunCancelled:
             if streamed._cancel_mode == "none":
                 raise
+        except AgentsException as error:
+            if not hasattr(error, "run_data"):  # from a record, and the SDK looks at it
+                error.run_data = None
+            raise
         finally:
             streamed.is_complete = True
             streamed._event_queue.put_nowait(_private.QueueCompleteSentinel())

@@ -1,11 +1,15 @@
 """The user's sessions: what was read is recorded, and nothing is appended twice.
 
-A session lies in a store of its own, so that an append and its record cannot be one act. After a crash the session is
-looked at before an append that has no record: if it holds what it held before and the new items, they are there.
+A session lies in a store of its own, so that an append and its record cannot be one act. Before an append that may have
+been made already, and is not recorded, its end is looked at: if that is what it was before and the new items, they are
+there. The session is reached as the SDK reaches it for the append, through the same context, and no further back than
+it was read: it may belong to one of many tenants, or refuse more.
+
 One run at a time works on a session of one runner, so nobody else appends meanwhile.
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +40,31 @@ def _call(operation: str, input: str = "") -> Call:
     return call
 
 
-def _held(frame: Frame) -> dict[int, tuple[Any, list[Any]]]:
-    """What each session holds, as far as this run has read and written it: id → the session, its items."""
-    held: dict[int, tuple[Any, list[Any]]] = frame.run.memory.setdefault("sessions", {})
-    return held
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a session, as far as this run has read and written it.
+
+    Args:
+        session: the object, whose id must not be given to another one.
+        items: its last items, or all.
+        limit: how far back it was read, in items; None when without limit, or not at all.
+    """
+
+    session: Any
+    items: list[Any]
+    limit: int | None = None
+
+    def reach(self, items: list[Any]) -> int:
+        """How far back shows whether these were appended."""
+        after, limit = [*self.items, *items], self.limit
+        if limit and not _same(after[-limit:], self.items[-limit:]):
+            return limit
+        return len(after)
 
 
-def _recovers(frame: Frame) -> bool:
-    """Whether something may have been done to the session that was not recorded."""
-    return frame.run.journal.recorded_before > 1
+def _ends(frame: Frame) -> dict[int, End]:
+    ends: dict[int, End] = frame.run.memory.setdefault("sessions", {})
+    return ends
 
 
 async def _get(session: Any, limit: Any = _UNSET, **options: Any) -> list[Any]:
@@ -53,8 +73,9 @@ async def _get(session: Any, limit: Any = _UNSET, **options: Any) -> list[Any]:
         native: list[Any] = await _native_get(session, limit, **options)
         return native
     items: list[Any] = await _call("get").ado(lambda: _native_get(session, limit, **options))
-    if limit is _UNSET or limit is None:
-        _held(frame)[id(session)] = session, list(items)
+    ends, limit = _ends(frame), None if limit is _UNSET else limit
+    if limit is None or id(session) not in ends or len(items) > len(ends[id(session)].items):
+        ends[id(session)] = End(session, list(items), limit)
     return items
 
 
@@ -63,46 +84,53 @@ async def _add(session: Any, items: list[Any], **options: Any) -> None:
     if frame is None or not items:
         await _native_add(session, items, **options)
         return
-    if id(session) not in _held(frame):
-        await _get(session)
-    before = _held(frame)[id(session)][1]
+    end = _ends(frame).setdefault(id(session), End(session, []))
 
     async def add() -> None:
-        # As far back as was read then: the session's own limit may be shorter than what was appended.
-        reach = len(before) + len(items)
-        if _recovers(frame) and _is_there(await _native_get(session, reach), before, items):
-            return
+        if not frame.run.is_first_try:
+            reach = end.reach(items)
+            if _is_there(await _native_get(session, reach, **options), end.items, items, reach):
+                return
         await _native_add(session, items, **options)
 
     await _call("add", _text(items)).ado(add)
-    before.extend(items)
+    end.items.extend(items)
 
 
 async def _pop(session: Any, **options: Any) -> Any:
     frame = frame_here()
     if frame is None:
         return await _native_pop(session, **options)
-    if id(session) not in _held(frame):
-        await _get(session)
-    before = _held(frame)[id(session)][1]
+    end = _ends(frame).setdefault(id(session), End(session, []))
 
     async def pop() -> Any:
-        if _recovers(frame) and before and _text(await _native_get(session)) == _text(before[:-1]):
-            return before[-1]
+        if end.items and not frame.run.is_first_try:
+            before = end.items[-(end.limit or len(end.items)) :]
+            held = await _native_get(session, len(before), **options)
+            if not _same(held, before) and _ends_with(held, before[:-1]):
+                return before[-1]
         return await _native_pop(session, **options)
 
     popped = await _call("pop").ado(pop)
-    if before:
-        before.pop()
+    if end.items:
+        end.items.pop()
     return popped
 
 
-def _is_there(held: list[Any], before: list[Any], items: list[Any]) -> bool:
+def _is_there(held: list[Any], before: list[Any], items: list[Any], reach: int) -> bool:
     """Whether the items were appended already; by its end alone, when somebody else has changed the session."""
-    if _text(held) == _text([*before, *items]):
+    if _same(held, [*before, *items][-reach:]):
         return True
-    as_before = _text(held[len(held) - len(before) :]) == _text(before) if before else not held
-    return not as_before and _text(held[-len(items) :]) == _text(items)
+    as_before = _ends_with(held, before[-reach:]) if before else not held
+    return not as_before and _ends_with(held, items[-reach:])
+
+
+def _ends_with(held: list[Any], items: list[Any]) -> bool:
+    return _same(held[max(len(held) - len(items), 0) :], items)
+
+
+def _same(some: list[Any], others: list[Any]) -> bool:
+    return _text(some) == _text(others)
 
 
 def _text(items: list[Any]) -> str:
@@ -122,10 +150,10 @@ def check_session(session: Any) -> None:
 
 
 def id_of(session: Any) -> str | None:
-    """The session's id; None for one whose service gives it one only when it is first used."""
+    """The session's id; None for one that has none, or gets one only when it is first used."""
     try:
         return str(session.session_id)
-    except ValueError:
+    except Exception:  # its own code, which the SDK does not call: a run goes on without an id
         return None
 
 

@@ -34,7 +34,7 @@ from .claims import (
     unreserve,
 )
 from .ends import finish, locked, new_token, park, reopen, request_cancel
-from .rows import STATES, Row, came_after, find, get, owner, thread_key, waiting_on
+from .rows import STATES, Row, asked, came_after, find, get, owner, thread_key, waiting_on
 from .versions import block, set_version, stranded, unblock
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "NewRun",
     "Row",
     "append",
+    "asked",
     "block",
     "came_after",
     "claim",

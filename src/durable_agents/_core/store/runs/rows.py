@@ -1,10 +1,12 @@
 """The row of a run, and the questions that one can ask of it."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...record import WAIT
 from ..base import Store, Transaction
 
 QUEUE = "durable_agents"
@@ -16,6 +18,8 @@ FOREVER = 2**63 - 1
 # it word for word.
 ACTIVE = "status IN ('ENQUEUED', 'PENDING')"
 PORTABLE = "portable_json"
+# What JSON may write in another way, and LIKE may read in another way.
+_SPECIAL = re.compile(r"[^A-Za-z0-9-]+")
 
 STATUS = {
     "PENDING": "running",
@@ -118,6 +122,21 @@ def waiting_on(store: Store, name: str, thread: str) -> Row | None:
         (name, thread_key(name, thread), APPLICATION),
     )
     return row_of(rows[0]) if rows else None
+
+
+def asked(store: Store, name: str, text: str, thread: str | None = None) -> list[str]:
+    """Ids of the runs of this runner that may have waited with `text` in what was asked, newest first."""
+    where, params = "", [name, APPLICATION, f"{WAIT}:%", f"%{_SPECIAL.sub('%', text)}%"]
+    if thread is not None:
+        where = " AND queue_partition_key = ?"
+        params.append(thread_key(name, thread))
+    found = store.query(
+        "SELECT workflow_uuid FROM workflow_status WHERE name = ? AND application_name = ? AND EXISTS (SELECT 1 FROM"
+        " operation_outputs AS step WHERE step.workflow_uuid = workflow_status.workflow_uuid"
+        f" AND step.function_name LIKE ? AND step.output LIKE ?){where} ORDER BY created_at DESC",
+        params,
+    )
+    return [run_id for (run_id,) in found]
 
 
 def came_after(tx: Transaction, row: Row) -> str | None:
