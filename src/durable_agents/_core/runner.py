@@ -368,13 +368,17 @@ class Runner:
         return self.has_run(run_id) and bool(self.pauses_of(run_id))
 
     def runs_asked(self, question: str, thread: str | None = None) -> list[Run]:
-        """The runs of this runner, on this thread or on any, that have been asked this; newest first."""
-        found = runs.asked(engine.current().store, self.name, question, thread)
-        return [
-            Run(run_id)
-            for run_id in found
-            if any(question in pause.questions for pause in self.pauses_of(run_id))
-        ]
+        """The runs of this runner, on this thread or on any, that wait for this, or else have waited; newest first."""
+        store = engine.current().store
+        for waiting in (True, False):  # of those that are over there may be very many
+            found = [
+                Run(run_id)
+                for run_id in runs.asked(store, self.name, question, thread, waiting=waiting)
+                if any(question in pause.questions for pause in self.pauses_of(run_id))
+            ]
+            if found:
+                return found
+        return []
 
     def _attached(self, run: Rest) -> Any:
         """What the verb returns for a run that somebody else has driven to its end or its pause."""

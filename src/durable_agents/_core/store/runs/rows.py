@@ -124,11 +124,13 @@ def waiting_on(store: Store, name: str, thread: str) -> Row | None:
     return row_of(rows[0]) if rows else None
 
 
-def asked(store: Store, name: str, text: str, thread: str | None = None) -> list[str]:
-    """Ids of the runs of this runner that may have waited with `text` in what was asked, newest first."""
+def asked(store: Store, name: str, text: str, thread: str | None, *, waiting: bool) -> list[str]:
+    """Ids of the runs of this runner that may wait, or have waited, with `text` in what was asked; newest first."""
     where, params = "", [name, APPLICATION, f"{WAIT}:%", f"%{_SPECIAL.sub('%', text)}%"]
+    if waiting:
+        where = f" AND {_STATES['waiting']}"
     if thread is not None:
-        where = " AND queue_partition_key = ?"
+        where += " AND queue_partition_key = ?"
         params.append(thread_key(name, thread))
     found = store.query(
         "SELECT workflow_uuid FROM workflow_status WHERE name = ? AND application_name = ? AND EXISTS (SELECT 1 FROM"
