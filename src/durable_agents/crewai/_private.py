@@ -7,6 +7,7 @@ in the middle of somebody's refund.
 import inspect
 from typing import Any
 
+from crewai import crew as _crew
 from crewai import task as _task
 from crewai.agent import core as _agent_core
 from crewai.agent.core import Agent
@@ -20,7 +21,7 @@ from crewai.agents.tools_handler import ToolsHandler
 from crewai.core.providers.human_input import SyncHumanInputProvider
 from crewai.core.providers.human_input import _provider as human_input_provider
 from crewai.crew import Crew
-from crewai.execution import clear_execution_uuid, set_execution_uuid
+from crewai.flow import runtime as _flow_runtime
 from crewai.flow.async_feedback.types import HumanFeedbackPending, PendingFeedbackContext
 from crewai.flow.flow_config import flow_config
 from crewai.flow.human_feedback import HumanFeedbackResult
@@ -64,13 +65,13 @@ __all__ = [
     "Tool",
     "ToolsHandler",
     "agent_module",
-    "clear_execution_uuid",
     "condition_events",
+    "crew_module",
     "extract_tool_call_info",
     "flow_config",
+    "flow_module",
     "human_input_provider",
     "llm_call_context",
-    "set_execution_uuid",
     "task_module",
 ]
 
@@ -78,7 +79,13 @@ task_module: Any = _task
 """The module whose `process_guardrail` a task calls."""
 
 agent_module: Any = _agent_core
-"""The module whose `process_guardrail` an agent on its own calls."""
+"""The module whose `process_guardrail` and `begin_execution` an agent on its own calls."""
+
+crew_module: Any = _crew
+"""The module whose `begin_execution` a crew calls."""
+
+flow_module: Any = _flow_runtime
+"""The module whose `begin_execution` a flow calls."""
 
 _PARAMETERS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "BaseLLM.call": (BaseLLM.call, (
@@ -113,6 +120,12 @@ _PARAMETERS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "Task._execute_task_async": (Task._execute_task_async, ("self", "agent", "context", "tools", "future")),
     "crewai.task.process_guardrail": (task_module.process_guardrail, ("output", "guardrail", "retry_count")),
     "crewai.agent.core.process_guardrail": (agent_module.process_guardrail, ("output", "guardrail", "retry_count")),
+    "crewai.agent.core.begin_execution": (
+        agent_module.begin_execution, ("execution_uuid", "tracing", "trace_session")),
+    "crewai.crew.begin_execution": (
+        crew_module.begin_execution, ("execution_uuid", "tracing", "trace_session")),
+    "crewai.flow.runtime.begin_execution": (
+        flow_module.begin_execution, ("execution_uuid", "tracing", "trace_session")),
     "Crew.kickoff": (Crew.kickoff, ("self", "inputs", "input_files", "from_checkpoint")),
     "Crew.akickoff": (Crew.akickoff, ("self", "inputs", "input_files", "from_checkpoint")),
     "Crew.set_private_attrs": (Crew.set_private_attrs, ("self",)),
