@@ -169,6 +169,15 @@ def test_a_memory_of_a_class_of_ones_own_is_asked(engine: None, whose: str, is_m
     )
 
 
+def test_a_memory_that_a_crew_has_made_for_itself_stays() -> None:
+    crew = crew_of(clerk())
+    made: Any = Notes()
+    crew.memory, crew._memory = True, made
+    copy = copy_of_crew(crew)
+    assert copy.memory is copy._memory is made
+    assert crew.memory is True
+
+
 def test_knowledge_is_the_users_own() -> None:
     class Knows:
         pass

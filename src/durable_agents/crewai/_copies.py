@@ -50,6 +50,10 @@ class _Copies:
         defaults = {name: private.get_default() for name, private in Crew.__private_attributes__.items()}
         private = {name: value for name, value in defaults.items() if value is not PydanticUndefined}
         object.__setattr__(copied, "__pydantic_private__", {**private, "_memory": crew._memory})
+        if (
+            crew._memory is not None
+        ):  # instead of True, of which CrewAI makes another memory during the kickoff
+            copied.__dict__["memory"] = crew._memory
         copied.set_private_attrs()
         self._made[id(crew._cache_handler)] = copied._cache_handler
 
