@@ -1,7 +1,7 @@
 """`DurableCrew` and `DurableFlow`: a crew or a flow whose runs finish, however often their process dies.
 
-Each run has a crew or flow of its own: `Crew.copy()`, as CrewAI itself does for `kickoff_for_each`, or a new instance
-of the flow's class.
+Each run has a crew or flow of its own: a copy of the crew, with its models, tools and memory, or a new instance of the
+flow's class.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from .._core import RUN, SCOPE, Execution, Options, Question, Request, Run, default_name
 from .._core import run as runs
 from .._core.errors import ConfigurationError, NotSupported, RunNotFound
+from ._copies import copy_of_crew
 from ._flow import FLOW
 from ._private import Crew, Flow
 from ._runner import CrewAIRunner, Inputs, Live
@@ -19,19 +20,6 @@ from ._shape import structure_of_crew, structure_of_flow
 from ._state import apply
 from ._values import codec_of, types_of_crew, types_of_flow
 from ._waits import asked_again
-
-
-class _WithAgentsOfTasks:
-    """A crew to be copied, among whose agents are those that only its tasks name."""
-
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
-        known = {id(agent) for agent in crew.agents}
-        others = {id(task.agent): task.agent for task in crew.tasks if task.agent is not None}
-        self.agents = [*crew.agents, *(agent for key, agent in others.items() if key not in known)]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._crew, name)
 
 
 class DurableCrew(CrewAIRunner):
@@ -71,7 +59,7 @@ class DurableCrew(CrewAIRunner):
         if type(crew) is not Crew:
             raise NotSupported(
                 f"a {type(crew).__qualname__}, which derives from Crew, is not supported: each run has a copy of the "
-                f"crew, and Crew.copy makes plain crews"
+                f"crew, and what of its own it writes to would be shared"
             )
         self.crew = crew
         super().__init__(
@@ -84,28 +72,7 @@ class DurableCrew(CrewAIRunner):
         return structure_of_crew(self.crew)
 
     def _make(self) -> Crew:
-        """A copy for one run.
-
-        `Crew.copy` finds the agents of the copied tasks by their role and the tasks of a context by their text, which
-        two may share; it knows no agents but the crew's own; and it makes other models out of what models look like as
-        data.
-        """
-        crew = self.crew
-        everybody = _WithAgentsOfTasks(crew)
-        copied = Crew.copy(everybody)  # type: ignore[arg-type]
-        agents = {id(agent): copy for agent, copy in zip(everybody.agents, copied.agents, strict=True)}
-        tasks = {id(task): copy for task, copy in zip(crew.tasks, copied.tasks, strict=True)}
-        for task in crew.tasks:
-            copy = tasks[id(task)]
-            if task.agent is not None:
-                copy.agent = agents[id(task.agent)]
-            if isinstance(task.context, list):
-                copy.context = [tasks[id(other)] for other in task.context if id(other) in tasks]
-        copied.__dict__["agents"] = [agents[id(agent)] for agent in crew.agents]
-        for name in ("planning_llm", "chat_llm", "function_calling_llm"):
-            if getattr(crew, name, None) is not None:
-                copied.__dict__[name] = getattr(crew, name)
-        return copied
+        return copy_of_crew(self.crew)
 
     async def _arun(self, native: Any, verb: str, inputs: Inputs, keywords: dict[str, Any]) -> Any:
         if verb == "akickoff":

@@ -5,22 +5,27 @@ in the middle of somebody's refund.
 """
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
+from crewai import crew as _crew
 from crewai import task as _task
 from crewai.agent import core as _agent_core
 from crewai.agent.core import Agent
+from crewai.agents.agent_adapters.base_agent_adapter import BaseAgentAdapter
 from crewai.agents.agent_builder.base_agent import BaseAgent
+from crewai.agents.agent_builder.utilities.base_token_process import TokenProcess
 from crewai.agents.agent_executor import AgentExecutor
+from crewai.agents.cache.cache_handler import CacheHandler
 from crewai.agents.step_executor import StepExecutor
+from crewai.agents.tools_handler import ToolsHandler
 from crewai.core.providers.human_input import SyncHumanInputProvider
 from crewai.core.providers.human_input import _provider as human_input_provider
 from crewai.crew import Crew
-from crewai.execution import clear_execution_uuid, set_execution_uuid
+from crewai.flow import runtime as _flow_runtime
 from crewai.flow.async_feedback.types import HumanFeedbackPending, PendingFeedbackContext
 from crewai.flow.flow_config import flow_config
 from crewai.flow.human_feedback import HumanFeedbackResult
+from crewai.flow.input_provider import InputResponse
 from crewai.flow.persistence.base import FlowPersistence
 from crewai.flow.runtime import Flow
 from crewai.flow.runtime import _iter_condition_events as condition_events
@@ -31,6 +36,7 @@ from crewai.tools.agent_tools.base_agent_tools import BaseAgentTool
 from crewai.tools.base_tool import BaseTool, Tool
 from crewai.tools.structured_tool import CrewStructuredTool
 from crewai.utilities.agent_utils import extract_tool_call_info
+from pydantic import BaseModel
 
 from .._core.errors import ConfigurationError
 
@@ -38,29 +44,34 @@ __all__ = [
     "Agent",
     "AgentExecutor",
     "BaseAgent",
+    "BaseAgentAdapter",
     "BaseAgentTool",
     "BaseLLM",
     "BaseTool",
+    "CacheHandler",
     "Crew",
     "CrewStructuredTool",
     "Flow",
     "FlowPersistence",
     "HumanFeedbackPending",
     "HumanFeedbackResult",
+    "InputResponse",
     "Memory",
     "PendingFeedbackContext",
     "StepExecutor",
     "SyncHumanInputProvider",
     "Task",
+    "TokenProcess",
     "Tool",
+    "ToolsHandler",
     "agent_module",
-    "clear_execution_uuid",
     "condition_events",
+    "crew_module",
     "extract_tool_call_info",
     "flow_config",
+    "flow_module",
     "human_input_provider",
     "llm_call_context",
-    "set_execution_uuid",
     "task_module",
 ]
 
@@ -68,9 +79,15 @@ task_module: Any = _task
 """The module whose `process_guardrail` a task calls."""
 
 agent_module: Any = _agent_core
-"""The module whose `process_guardrail` an agent on its own calls."""
+"""The module whose `process_guardrail` and `begin_execution` an agent on its own calls."""
 
-_PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+crew_module: Any = _crew
+"""The module whose `begin_execution` a crew calls."""
+
+flow_module: Any = _flow_runtime
+"""The module whose `begin_execution` a flow calls."""
+
+_PARAMETERS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "BaseLLM.call": (BaseLLM.call, (
         "self", "messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")),
     "BaseLLM.acall": (BaseLLM.acall, (
@@ -103,9 +120,18 @@ _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Task._execute_task_async": (Task._execute_task_async, ("self", "agent", "context", "tools", "future")),
     "crewai.task.process_guardrail": (task_module.process_guardrail, ("output", "guardrail", "retry_count")),
     "crewai.agent.core.process_guardrail": (agent_module.process_guardrail, ("output", "guardrail", "retry_count")),
+    "crewai.agent.core.begin_execution": (
+        agent_module.begin_execution, ("execution_uuid", "tracing", "trace_session")),
+    "crewai.crew.begin_execution": (
+        crew_module.begin_execution, ("execution_uuid", "tracing", "trace_session")),
+    "crewai.flow.runtime.begin_execution": (
+        flow_module.begin_execution, ("execution_uuid", "tracing", "trace_session")),
     "Crew.kickoff": (Crew.kickoff, ("self", "inputs", "input_files", "from_checkpoint")),
     "Crew.akickoff": (Crew.akickoff, ("self", "inputs", "input_files", "from_checkpoint")),
-    "Crew.copy": (Crew.copy, ("self",)),
+    "Crew.set_private_attrs": (Crew.set_private_attrs, ("self",)),
+    "BaseAgent.copy": (BaseAgent.copy, ("self",)),
+    "BaseAgent.set_private_attrs": (BaseAgent.set_private_attrs, ("self",)),
+    "BaseAgent.set_rpm_controller": (BaseAgent.set_rpm_controller, ("self", "rpm_controller")),
     "Flow.kickoff_async": (
         Flow.kickoff_async, ("self", "inputs", "input_files", "from_checkpoint", "restore_from_state_id")),
     "Flow._execute_method": (Flow._execute_method, ("self", "method_name", "method", "args", "kwargs")),
@@ -126,9 +152,27 @@ _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "crewai.flow.runtime._iter_condition_events": (condition_events, ("condition",)),
 }  # fmt: skip
 
+WRITTEN: dict[type[BaseModel], tuple[str, ...]] = {
+    Crew: (
+        "id", "agents", "tasks", "manager_agent", "usage_metrics", "token_usage", "execution_logs", "_memory",
+        "_cache_handler", "_rpm_controller"),
+    BaseAgent: (
+        "id", "agent_executor", "cache_handler", "crew", "tools_handler", "tools_results", "_kickoff_event_id",
+        "_request_within_rpm_limit", "_rpm_controller", "_token_process", "_tool_failures"),
+    Agent: ("_last_messages", "_mcp_resolver", "_times_executed"),
+    Task: ("id", "agent", "context", "_thread"),
+}  # fmt: skip
+"""What a run's copy does not take over as it is: what a kickoff writes to, and what refers to crews, agents, tasks."""
+
 
 def check() -> None:
-    """Raise `ConfigurationError` when a private name has other parameters than the version this was read from."""
+    """Raise `ConfigurationError` when a private name is gone or has other parameters than where this was read from."""
+    for cls, names in WRITTEN.items():
+        if gone := set(names) - set(cls.model_fields) - set(cls.__private_attributes__):
+            raise ConfigurationError(
+                f"{cls.__name__} of crewai has no {', '.join(sorted(gone))}; "
+                f"install the version that durable-runners[crewai] asks for"
+            )
     for name, (function, expected) in _PARAMETERS.items():
         found = tuple(inspect.signature(function).parameters)
         if found[: len(expected)] != expected:

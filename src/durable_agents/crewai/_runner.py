@@ -12,9 +12,7 @@ from ._private import (
     Crew,
     HumanFeedbackPending,
     SyncHumanInputProvider,
-    clear_execution_uuid,
     human_input_provider,
-    set_execution_uuid,
 )
 from ._scopes import CREW
 from ._waits import HumanInput, asked_in, shown
@@ -61,13 +59,13 @@ class CrewAIRunner(Runner):
 
     def drive(self, execution: Execution) -> Any:
         inputs, keywords = self._arguments(execution)
-        with _surroundings(execution):
+        with _asking_the_run():
             native = self._made(execution)
             return self._outcome(execution, self._run(native, inputs, keywords))
 
     async def adrive(self, execution: Execution) -> Any:
         inputs, keywords = self._arguments(execution)
-        with _surroundings(execution):
+        with _asking_the_run():
             native = self._made(execution)
             result = await self._arun(native, execution.incidental["verb"], inputs, keywords)
             return self._outcome(execution, result)
@@ -143,9 +141,8 @@ def _by_name(live: Live) -> dict[str, Any]:
 
 
 @contextmanager
-def _surroundings(execution: Execution) -> Iterator[None]:
-    """CrewAI's execution has the run's id, and whoever asks a person asks the run."""
-    token = set_execution_uuid(execution.id)
+def _asking_the_run() -> Iterator[None]:
+    """Whoever asks a person asks the run."""
     # CrewAI's default, which asks at the console, stays in the context once it was used.
     given = human_input_provider.get()
     is_default = given is None or type(given) is SyncHumanInputProvider
@@ -155,4 +152,3 @@ def _surroundings(execution: Execution) -> Iterator[None]:
     finally:
         if asks is not None:
             human_input_provider.reset(asks)
-        clear_execution_uuid(token)

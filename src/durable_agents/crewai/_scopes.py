@@ -6,6 +6,7 @@ A guardrail is a step that may be made of steps. A memory operation is one step,
 import asyncio
 import contextlib
 import functools
+import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -32,8 +33,7 @@ def install() -> None:
     cut(Task, "_execute_task_async", _execute_task_async)
     cut(Crew, "kickoff", _kickoff)
     cut(Crew, "akickoff", _akickoff)
-    for name in ("recall", "remember", "remember_many", "extract_memories"):
-        cut(Memory, name, functools.partial(_memory, name))
+    _cut_memories()
     for module in (task_module, agent_module):
         cut(module, "process_guardrail", _guardrail)
 
@@ -166,6 +166,28 @@ def _guardrail(native: Any, *args: Any, **kwargs: Any) -> Any:
     call = begin("guardrail", name, input=text, codec=run.runner.codec, leaf=False)
     assert call is not None
     return call.do(lambda: native(*args, **kwargs))
+
+
+def _cut_memories() -> None:
+    """Cut the memories there are, and those that are defined from now on."""
+    native: Any = Memory.__pydantic_init_subclass__.__func__  # type: ignore[attr-defined]
+
+    def defined(cls: Any, /, **options: Any) -> None:
+        native(cls, **options)
+        _cut_memory(cls)
+
+    Memory.__pydantic_init_subclass__ = classmethod(defined)  # type: ignore[method-assign, assignment]
+    left: list[type] = [Memory]
+    while left:
+        cls = left.pop()
+        left += cls.__subclasses__()
+        _cut_memory(cls)
+
+
+def _cut_memory(cls: type) -> None:
+    for name in ("recall", "remember", "remember_many", "extract_memories"):
+        if inspect.isfunction(vars(cls).get(name)):
+            cut(cls, name, functools.partial(_memory, name))
 
 
 def _memory(name: str, native: Any, self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -23,11 +23,11 @@ from crewai.utilities.guardrail import GuardrailResult
 
 from .._core import Codec, JsonCodec, Usage, logger, type_name
 from .._core.errors import EncodingError
-from ._private import Crew, Flow, HumanFeedbackResult
+from ._private import Crew, Flow, HumanFeedbackResult, InputResponse
 
 _TYPES: tuple[type, ...] = (
     CrewOutput, TaskOutput, OutputFormat, UsageMetrics, ToolFailure, ToolFailureReason, ToolFailureRecord,
-    LiteAgentOutput, GuardrailResult, HumanFeedbackResult, MemoryMatch, MemoryRecord,
+    LiteAgentOutput, GuardrailResult, HumanFeedbackResult, InputResponse, MemoryMatch, MemoryRecord,
 )  # fmt: skip
 
 _PROVIDERS = frozenset(

@@ -9,13 +9,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from .._core import RUN, SCOPE, Execution, Scope, cut, step
+from .._core import RUN, SCOPE, Execution, Scope, cut, logger, step
+from .._core.errors import EncodingError
 from ._flow import MethodRun, current_method
 from ._lanes import in_agent_loop
 from ._private import (
     Flow,
     FlowPersistence,
     HumanFeedbackPending,
+    InputResponse,
     PendingFeedbackContext,
     SyncHumanInputProvider,
     flow_config,
@@ -152,12 +154,24 @@ class _Input:
         if self._provider is not None:
 
             def ask() -> Any:
-                given = self._provider.request_input(message, flow, metadata=metadata)
-                return given if given is None or isinstance(given, str) else given.text
+                return self._storable(self._provider.request_input(message, flow, metadata=metadata))
 
-            return step("tool", "ask", ask, key=self._place.partition("#")[2] or "1")
+            key = self._place.partition("#")[2] or "1"
+            return step("tool", "ask", ask, key=key, codec=self._run.runner.codec)
         asked = {"ask": message, "method": self._method, "metadata": metadata}
         return self._run.wait({self._question: asked})[self._question]
+
+    def _storable(self, given: Any) -> Any:
+        """What CrewAI takes of an answer, without metadata that could not be recorded; other answers count as none."""
+        if not isinstance(given, InputResponse):
+            return given if isinstance(given, str) else None
+        answer = InputResponse(given.text, given.metadata)
+        try:
+            self._run.runner.codec.encode(answer)
+        except EncodingError as reason:
+            logger.warning("the metadata of an answer to ask() are left out: %s", reason)
+            answer.metadata = None
+        return answer
 
 
 # -- tasks with human_input=True
