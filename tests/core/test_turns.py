@@ -10,7 +10,7 @@ import pytest
 
 from core.harness import status
 from durable_agents import errors, runs
-from durable_agents._core import JSON, RUN, Request, engine, step
+from durable_agents._core import RUN, Request, engine, step
 from durable_agents._core.answer import answer
 from durable_agents._core.opening import open_run
 from durable_agents._core.store import Store, Transaction
@@ -125,7 +125,7 @@ def answering(store: Store, run_id: str, worker: str | None) -> Iterator[None]:
 
     def work() -> None:
         try:
-            answer(slow, JSON, run_id, {None: "yes"}, worker)  # type: ignore[arg-type]
+            answer(slow, None, run_id, {None: "yes"}, worker)  # type: ignore[arg-type]
         except BaseException as error:
             failures.append(error)
 

@@ -140,7 +140,7 @@ class Stuck(Plain):
     """Never comes to an end in the process that recovers."""
 
     def drive(self, execution: Execution) -> Any:
-        if execution.journal._epoch > 1:
+        if execution.journal.epoch > 1:
             time.sleep(3600)
         return super().drive(execution)
 
