@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import durable_agents
-from core.harness import Programs, crash, drive, eventually
+from core.harness import Programs, crash, eventually
 from durable_agents import errors, runs
 from durable_agents._core import RUN, Pause, Request, engine, step
 from durable_agents._core import run as run_module
@@ -156,8 +156,7 @@ def test_what_became_of_a_tool_is_not_asked_of_the_framework() -> None:
     runner = Choosy(lambda _: step("tool", "charge", lambda: "charged"), "careful", at_most_once=["charge"])
     runner.run(run_id="m")
     crash("m", after=2)  # its start is recorded, its end is not
-    with pytest.raises(errors.RunWaiting):
-        drive(runner, run_id="m")
+    waits(runner, "m")
     runs.get("m").answer({"result": "charged by hand"})
     assert runs.get("m").result(10) == "charged by hand"
 
