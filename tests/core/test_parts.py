@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.harness import crash, drive
+from core.harness import crash
 from durable_agents import errors, idempotency_key, runs
 from durable_agents._core import SCOPE, aparts, begin, parts
 from plain import Plain, Steer
@@ -228,7 +228,7 @@ def test_a_stream_cut_off_in_an_at_most_once_tool_is_asked_about(agent: Agent) -
     runner.run(run_id="careful")
     crash("careful", after=2)  # the mark is there, the record is not
     with pytest.raises(errors.RunWaiting):
-        drive(runner, run_id="careful")
+        runner.run(run_id="careful")
     runs.get("careful").answer({"result": [1, 2]})
     assert runner.run(run_id="careful") == [1, 2]
     assert stream.began == 1
@@ -239,5 +239,5 @@ def test_an_at_most_once_stream_that_asks_runs_again(agent: Agent) -> None:
     runner = agent(lambda _: stream.read(), at_most_once=["stream"])
     assert runner.run(run_id="asking") == ["asks"]
     crash("asking", after=3)
-    assert drive(runner, run_id="asking") == ["asks"]
+    assert runner.run(run_id="asking") == ["asks"]
     assert stream.began == 2
