@@ -171,6 +171,10 @@ def test_a_caller_that_has_lost_its_run_is_given_the_others_result(agent: Agent,
     runner = agent(body)
 
     def finish_there() -> None:
+        store.execute(
+            "UPDATE workflow_status SET executor_id = ? WHERE owner_xid = 'thief'",
+            (engine.current().worker.id,),
+        )
         there = engine.current().take(runner, "theirs", "thief")
         there.journal.commit(Draft("tool", "tool:t", '"theirs"'))
         there.drive()

@@ -176,7 +176,7 @@ class Play:
         for run in durable_agents.runs.list(status=("succeeded", "failed"), limit=1000):
             recorded += len(run.steps())
             try:
-                found[run.id] = shown(rebuild(running, engine.RUNNERS[run.runner], run.id, 0))
+                found[run.id] = shown(rebuild(running, engine.RUNNERS[run.runner], run._row()))
             except Exception as error:
                 found[run.id] = _raised(error)
         return {"outcomes": found, "served": len(served), "recorded": recorded}

@@ -312,7 +312,7 @@ def test_a_native_stop_in_the_middle_of_a_stream_is_recorded(name: str) -> None:
     assert result.message["content"] == [{"text": "enough"}]
     assert runs.get("r1").status == "succeeded"
     assert [step.path for step in runs.get("r1").steps()][-1] == "1/model:scripted"
-    replayed = rebuild(engines.current(), app.durable, "r1", 0)
+    replayed = rebuild(engines.current(), app.durable, runs.get("r1")._row())
     assert (replayed.stop_reason, replayed.message["content"]) == ("cancelled", [{"text": "enough"}])
 
 

@@ -93,16 +93,23 @@ class Engine:
         """The execution of a run that this worker has claimed under the token `owner`.
 
         Raises:
-            NotNow, CodeChanged, BrokenRecord: it is not to be driven here, or not now, and was given back.
+            NotNow: it is not to be driven now and was given back, or has been taken from this worker meanwhile.
+            CodeChanged, BrokenRecord: it is not to be driven here, and was given back.
         """
         self._taking.add((run_id, owner))
         try:
             row = runs.get(self.store, run_id)
             if row is None:
                 raise RunNotFound(f"run {run_id!r} is gone: it was deleted while it was claimed")
-            execution = Execution(self, runner, run_id, owner, row.epoch, live)
+            if row.owner != owner:
+                raise NotNow(f"run {run_id!r} was taken over before its records were loaded")
+            execution = Execution(self, runner, row, live)
             admit(execution, row)
             with self._lock:
+                if (
+                    execution.worker != self.worker.id
+                ):  # declared dead, the process may have the run again by now
+                    raise NotNow(f"run {run_id!r} was taken over while its records were loaded")
                 self._live[run_id] = execution
             self._interrupted.discard(run_id)
         except NotNow:

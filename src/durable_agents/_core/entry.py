@@ -68,7 +68,8 @@ class Entry:
             self._opened = True
             if token is not None:
                 try:
-                    return running.take(self._runner, self._id, token, self._request.live)
+                    with suppress(NotNow):
+                        return running.take(self._runner, self._id, token, self._request.live)
                 except CodeChanged as error:
                     if self._request.answers is None:
                         raise

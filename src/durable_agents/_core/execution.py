@@ -50,10 +50,9 @@ class Execution:
     muted: ClassVar[bool] = False
     journal_type: ClassVar[type[Journal]] = Journal
 
-    def __init__(
-        self, engine: "Engine", runner: "Runner", run_id: str, owner: str, epoch: int, live: Any = None
-    ) -> None:
-        self.engine, self.runner, self.id, self.live = engine, runner, run_id, live
+    def __init__(self, engine: "Engine", runner: "Runner", row: runs.Row, live: Any = None) -> None:
+        self.engine, self.runner, self.id, self.live = engine, runner, row.id, live
+        self.owner, self.worker = row.owner or "", row.worker or ""
         self._idle = threading.Condition()
         self._in_flight = self._bodies = 0
         self._confirmed = -math.inf
@@ -66,13 +65,12 @@ class Execution:
         self.memory: dict[str, Any] = {}
         self.journal = self.journal_type(
             engine.store,
-            run_id,
-            owner=owner,
-            worker=engine.worker.id,
-            epoch=epoch,
+            row.id,
+            owner=self.owner,
+            worker=self.worker,
+            epoch=row.epoch,
             on_lost=self._cancel_tasks,
         )
-        self.owner = owner
         self.is_attended = True
         opening = self.journal.opening
         self.input: Any = opening["input"]
@@ -168,12 +166,14 @@ class Execution:
     @property
     def is_surely_ours(self) -> bool:
         """Whether this process was heard so recently that nobody can have taken the run over."""
-        known = max(self.engine.worker.heard, self._confirmed)
-        return self.muted or time.monotonic() - known < self.engine.liveness.grace
+        worker = self.engine.worker
+        # A process that was declared dead is heard again under another id: that says nothing of the runs it had.
+        heard = worker.heard if worker.id == self.worker else -math.inf
+        return self.muted or time.monotonic() - max(heard, self._confirmed) < self.engine.liveness.grace
 
     def confirm(self) -> None:
         """Ask the database whether the run is still ours, before a step begins in a process that was frozen."""
-        if not self.is_surely_ours:
+        while not self.is_surely_ours and self.journal.lost is None:  # it may have been frozen while it asked
             asked = time.monotonic()
             try:
                 owner = self.journal.insist(

@@ -15,6 +15,7 @@ from .execution import Execution
 from .journal import Journal
 from .record import Draft, Record
 from .store import Statement
+from .store.runs import Row
 from .stream import Emitted
 
 if TYPE_CHECKING:
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
     from .runner import Runner
 
 
-def rebuild(running: "Engine", runner: "Runner", run_id: str, epoch: int) -> Any:
+def rebuild(running: "Engine", runner: "Runner", row: Row) -> Any:
     """The result of a run that has succeeded, as its own code makes it out of its records.
 
     Raises:
         ResultNotRecorded: the replay came to a step that has no record: the code has changed since.
     """
     with ThreadPoolExecutor(1) as thread:  # a loop of its own, whatever the caller runs in
-        return thread.submit(Context().run, _replay, running, runner, run_id, epoch).result()
+        return thread.submit(Context().run, _replay, running, runner, row).result()
 
 
-def _replay(running: "Engine", runner: "Runner", run_id: str, epoch: int) -> Any:
-    replay = _Replay(running, runner, run_id, owner="", epoch=epoch)
+def _replay(running: "Engine", runner: "Runner", row: Row) -> Any:
+    replay = _Replay(running, runner, row)
     try:
         if runner.is_async(replay):
             return _as_result(replay, asyncio.run(_adrive(replay)))
@@ -42,7 +43,7 @@ def _replay(running: "Engine", runner: "Runner", run_id: str, epoch: int) -> Any
             outcome = runner.drive(replay)
         return _as_result(replay, outcome)
     except Stop as stop:
-        raise _reason(stop, run_id) from stop
+        raise _reason(stop, row.id) from stop
 
 
 def _as_result(replay: "_Replay", outcome: Any) -> Any:

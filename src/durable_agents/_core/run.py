@@ -175,7 +175,7 @@ class Run:
             raise error
         runner = self._runner(row.name)
         if closing.status == "opaque":
-            return rebuild(engine.current(), runner, self.id, row.epoch)
+            return rebuild(engine.current(), runner, row)
         return runner.decode_result(closing.value())
 
     def _advice(self) -> str:
