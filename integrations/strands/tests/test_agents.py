@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from strands import Agent, ToolContext, tool
 from strands.agent.agent_result import AgentResult
-from strands.hooks import BeforeModelCallEvent
+from strands.hooks import AfterToolCallEvent, BeforeModelCallEvent
 from strands.session.file_session_manager import FileSessionManager
 from strands.types.exceptions import ConcurrencyException
 from strands_kit import Scripted, agent_of, told
@@ -443,3 +443,43 @@ def test_setting_an_attribute_of_the_wrapper_is_refused(name: str) -> None:
     app = DurableAgent(agent_of(lambda replies, messages: "hello"), name)
     with pytest.raises(NotSupported, match="system_prompt"):
         app.system_prompt = "another"
+
+
+def test_calls_that_share_an_id_are_told_apart_by_their_input(name: str) -> None:
+    """Some models use a tool's name as the id. Which of the calls comes first, and is tried again, may change."""
+    put: list[int] = []
+    dies = [Killed()]
+
+    @tool(name="put")
+    async def put_tool(amount: int) -> str:
+        """Put an amount."""
+        if amount == 1 and not put:
+            await asyncio.sleep(0.1)
+            raise ConnectionError("once")
+        put.append(amount)
+        return f"put {amount}"
+
+    @tool
+    def last() -> str:
+        """Come last."""
+        if dies:
+            raise dies.pop()
+        return "last"
+
+    def plan(replies: int, messages: Any) -> Any:
+        return [[("put", {"amount": 1}), ("put", {"amount": 2})], [("last", {})], "done"][replies]
+
+    def again(event: AfterToolCallEvent) -> None:
+        event.retry = event.result["status"] == "error"
+
+    agent = agent_of(plan, put_tool, last)
+    agent.add_hook(again, AfterToolCallEvent)
+    app = DurableAgent(agent, name)
+    with pytest.raises(Killed):
+        app("please", run_id="r1")
+    assert put == [2, 1]
+    assert str(app("please", run_id="r1")).strip() == "done"
+    assert put == [2, 1]
+    tried = sorted(step.path for step in runs.get("r1").steps() if ":put:" in step.path)
+    assert [path[-2:] for path in tried if "@" in path] == ["@2"]
+    assert len(tried) == 3

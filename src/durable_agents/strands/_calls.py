@@ -160,9 +160,9 @@ async def _tool(
     InRun.of(run).check(run)
     standing_in: StandIn
     if isinstance(tool, AgentAsTool) and find_active(run, tool.agent, active):
-        standing_in = _Agent(tool, _scope_of(place, context.tool_use))
+        standing_in = _Agent(tool, _scope_of(run, place, context))
     else:
-        standing_in = _Tool(context, active, place)
+        standing_in = _Tool(run, context, active, place)
     async for event in native(context.replace(tool=standing_in)):
         yield event
 
@@ -183,9 +183,19 @@ def find_active(run: Execution, agent: Any, above: Active) -> bool:
     return True
 
 
-def _scope_of(place: Place, tool_use: Any) -> Scope:
+def _id_of(run: Execution, context: Any) -> str:
+    """The model's id of a call. Where it gave one to several calls at once, their input tells them apart."""
+    tool_use = context.tool_use
+    key = str(tool_use["toolUseId"])
+    said = context.agent.messages[-1]["content"] if context.agent.messages else []
+    if sum(block.get("toolUse", {}).get("toolUseId") == key for block in said) > 1:
+        return f"{key}:{run.digest(described(tool_use['input']))[:8]}"
+    return key
+
+
+def _scope_of(run: Execution, place: Place, context: Any) -> Scope:
     """The scope of an agent that is called as a tool: it is made of steps and is none itself."""
-    used = place.turn.use(f"tool:{escape(tool_use['name'])}:{escape(tool_use['toolUseId'])}")
+    used = place.turn.use(f"tool:{escape(context.tool_use['name'])}:{escape(_id_of(run, context))}")
     above = place.turn
     return Scope(above.child(used), above.child_key(used), in_step=above.in_step, events=above.events)
 
@@ -214,8 +224,10 @@ class _Agent(StandIn):
 class _Tool(StandIn):
     """A tool whose stream is a step."""
 
-    def __init__(self, context: Any, active: Active, place: Place) -> None:
-        super().__init__(context.tool, context=context, active=active, codec=active.codec, place=place)
+    def __init__(self, run: Execution, context: Any, active: Active, place: Place) -> None:
+        super().__init__(
+            context.tool, run=run, context=context, active=active, codec=active.codec, place=place
+        )
 
     async def stream(self, tool_use: Any, invocation_state: Any, **kwargs: Any) -> AsyncIterator[Any]:
         call = self._call(tool_use, invocation_state)
@@ -240,7 +252,7 @@ class _Tool(StandIn):
 
     def _call(self, tool_use: Any, invocation_state: Any) -> Call:
         """The step: told from others by the model's call id, or by its input when user code calls the tool itself."""
-        name, key = tool_use["name"], str(tool_use["toolUseId"])
+        name, key = tool_use["name"], _id_of(self.run, self.context)
         if "event_loop_cycle_id" not in invocation_state:
             key = ""  # a direct call's id is random
         attempt = self.place.turn.count(f"try of {name}:{key}") if key else 1
