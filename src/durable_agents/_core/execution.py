@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DRAIN_SECONDS = 30.0
-# How long whoever leaves a stream early waits for what is in flight; that ends, and is recorded, all the same.
+# How long whoever leaves early, or is cancelled, waits for what is in flight; that ends, and is recorded, all the same.
 _LEAVING_SECONDS = 5.0
 
 
@@ -59,6 +59,8 @@ class Execution:
         self.settling = False
         self._tasks: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = set()
         self._cancelled: set[asyncio.Task[Any]] = set()
+        self._callers: dict[asyncio.Task[Any], int] = {}  # and how often each was cancelled before
+        self._was_left = False
         self.closing: Stop | None = None
         self._advanced = False
         self._flushing: Future[None] | None = None
@@ -266,6 +268,18 @@ class Execution:
             self._cancelled.add(task)
             task.cancel()
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the caller, in whose task the run is driven, was cancelled; not because we have lost the run."""
+        cancelled = any(task.cancelling() > before for task, before in list(self._callers.items()))
+        return (self._was_left or cancelled) and self.journal.lost is None
+
+    def keep(self, task: "asyncio.Task[Any]") -> None:
+        """A step goes on in this task after its caller has left; the run is released then, or when its loop ends."""
+        entry = (task.get_loop(), task)
+        self._tasks.add(entry)
+        task.add_done_callback(lambda _: self._tasks.discard(entry))
+
     def drain(self, *, patiently: bool = True) -> None:
         """Wait for the steps in flight: what they have done is lost unless it is recorded.
 
@@ -299,10 +313,13 @@ class Execution:
             return
         entry = (asyncio.get_running_loop(), task)
         self._tasks.add(entry)
+        self._callers[task] = task.cancelling()
         try:
             yield
         finally:
             self._tasks.discard(entry)
+            self._was_left = self.is_left
+            del self._callers[task]
             if task in self._cancelled:  # the cancellation was ours: the task goes on, to tell
                 self._cancelled.discard(task)
                 task.uncancel()
@@ -331,9 +348,22 @@ class Execution:
             self.engine.defer(self.release)  # collected, in a thread that may hold any of our locks
             raise
         except BaseException as error:
-            caught = error
-            return await self._in_settler(lambda: settle_error(self, caught))
+            return await self._told(error)
         return await self._in_settler(lambda: settle(self, outcome))
+
+    async def _told(self, error: BaseException) -> Any:
+        """Settle what the native loop raised. A caller that was cancelled does not wait for long."""
+        settling = self.engine.settlers.submit(lambda: settle_error(self, error))
+        if isinstance(error, asyncio.CancelledError) and not await self._is_soon_over(settling):
+            raise error
+        return await detached(settling)
+
+    async def _is_soon_over(self, work: "Future[Any]") -> bool:
+        """Whether a thread's work is over before whoever leaves has waited for long."""
+        waiting = asyncio.ensure_future(detached(work))
+        waiting.add_done_callback(lambda waiting: waiting.cancelled() or waiting.exception())
+        await asyncio.wait((waiting,), timeout=_LEAVING_SECONDS)
+        return work.done()
 
     def stream(self, events: Generator[Any, None, Any]) -> Generator[Any, None, None]:
         """Drive a native loop that yields events and returns its outcome, as fast as its consumer asks.
@@ -387,12 +417,10 @@ class Execution:
             with self.active():
                 await events.aclose()
             # In a thread: what is still in flight can only come to its end on this loop.
-            left = asyncio.ensure_future(self._in_settler(self._settle_left))
-            await asyncio.wait([left], timeout=_LEAVING_SECONDS)
+            await self._is_soon_over(self.engine.settlers.submit(self._settle_left))
             raise
         except BaseException as error:
-            caught = error
-            await self._in_settler(lambda: settle_error(self, caught))
+            await self._told(error)
             return
         with self.active():
             result = outcome()

@@ -7,12 +7,14 @@ whole, parts are held back until the body has ended and the step is recorded.
 The scope of the step is entered for one part at a time: it must not leak to the consumer, who runs between two of them.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from . import effects
 from .context import Scope, inside
+from .outlast import Pump
 from .record import Draft
 from .step import Call
 
@@ -85,26 +87,37 @@ async def aparts(
         if call.at_most_once:
             await run.commit(effects.mark(call))
         scope = call.inner()
+
+        async def advance() -> tuple[P, bool] | None:
+            """The next part, and whether it is held back; None once the body has ended and is recorded."""
+            try:
+                with inside(scope), around():
+                    part = await anext(body)
+            except StopAsyncIteration:
+                if (ended := _draft(call, result())) is not None:
+                    await run.commit(ended)
+                return None
+            except Exception as error:
+                if (ended := call.ended_by(error)) is not None:
+                    await run.commit(ended)
+                raise
+            return part, take(part)
+
+        ask: Callable[[], Awaitable[tuple[P, bool] | None]] = advance
+        end: Callable[[], Awaitable[None]] = partial(_close, body, scope, around)
+        if call.kind != "model":  # of which a client that goes away wants no more, as natively
+            pump = Pump(run, advance, end)
+            ask, end = pump.next, pump.end
         try:
-            while True:
-                try:
-                    with inside(scope), around():
-                        part = await anext(body)
-                except StopAsyncIteration:
-                    break
-                except Exception as error:
-                    if (ended := call.ended_by(error)) is not None:
-                        await run.commit(ended)
-                    raise
-                if take(part) or held:
+            while (found := await ask()) is not None:
+                part, holds = found
+                if holds or held:
                     held.append(part)
                     continue
                 with _watched(call, may_be_left, result):
                     yield part
-            if (ended := _draft(call, result())) is not None:
-                await run.commit(ended)
         finally:
-            await _close(body, scope, around)
+            await end()
     for part in held:
         yield part
 

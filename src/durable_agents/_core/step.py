@@ -15,6 +15,7 @@ from .codec import JSON, Codec, dumps
 from .context import ACTING, RUN, SCOPE, Scope, escape, inside
 from .errors import ConcurrentPathError, DivergedError, DurableError, ResultNotRecorded, RunReleased
 from .log import logger
+from .outlast import outlast
 from .record import Draft, Record, Usage, now_us
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Call:
         return result
 
     async def ado(self, body: Callable[[], Awaitable[T]]) -> T:
-        """`do` for a coroutine function. A caller that is cancelled does not cancel the writing of the record."""
+        """`do` for a coroutine function. The body goes on to its end when the caller of the run is cancelled."""
         if (record := await self.afinished()) is not None:
             served: T = self.value_of(record)
             return served
@@ -137,13 +138,16 @@ class Call:
         with self.running():
             if self.at_most_once:
                 await self.run.commit(effects.mark(self))
-            try:
-                result = await body()
-            except Exception as error:
-                if (ended := self.ended_by(error)) is not None:
-                    await self.run.commit(ended)
-                raise
-            await self.run.commit(self.draft(result))
+            return await outlast(self.run, lambda: self._to_its_end(body))
+
+    async def _to_its_end(self, body: Callable[[], Awaitable[T]]) -> T:
+        try:
+            result = await body()
+        except Exception as error:
+            if (ended := self.ended_by(error)) is not None:
+                await self.run.commit(ended)
+            raise
+        await self.run.commit(self.draft(result))
         return result
 
     @contextmanager
