@@ -3,6 +3,7 @@
 from ._core.errors import (
     AlreadyAnswered,
     BrokenRecord,
+    CallerNeeded,
     CodeChanged,
     ConcurrentPathError,
     ConfigurationError,
@@ -28,6 +29,7 @@ from ._core.errors import (
 __all__ = [
     "AlreadyAnswered",
     "BrokenRecord",
+    "CallerNeeded",
     "CodeChanged",
     "ConcurrentPathError",
     "ConfigurationError",

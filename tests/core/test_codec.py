@@ -7,6 +7,7 @@ import enum
 import json
 import math
 import os
+import pathlib
 import subprocess
 import sys
 import uuid
@@ -18,7 +19,7 @@ import pydantic
 import pytest
 
 from durable_agents import errors
-from durable_agents._core import JSON, JsonCodec, dumps, failure
+from durable_agents._core import JSON, JsonCodec, described, dumps, failure
 
 
 def through(value: Any, codec: JsonCodec = JSON) -> Any:
@@ -622,3 +623,66 @@ def test_an_error_with_strange_arguments_is_still_an_error(name: str, args: Any)
         {"type": name, "message": "m", "args": args, "attributes": {"x": {"$": "type", "t": "y"}}}
     )
     assert isinstance(error, Exception)
+
+
+class Shape(pydantic.BaseModel):
+    sides: int
+    name: str = ""
+
+
+@dataclasses.dataclass
+class Spot:
+    at: tuple[int, ...]
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((1, (2, 3)), [1, [2, 3]]),
+        (Pair(1, 2), [1, 2]),
+        (Shape(sides=3), Shape(sides=3, name="")),
+        ({"b": 1, "a": 2}, {"a": 2, "b": 1}),
+        ({2: "b", 1: "a"}, {1: "a", 2: "b"}),
+        (["\ud800"], ["?"]),
+        (OrderedDict(a=1), {"a": 1}),
+        (bytearray(b"x"), b"x"),
+        ({"c", "a", "b"}, {"b", "c", "a"}),
+        (Spot((1, 2)), Spot([1, 2])),  # type: ignore[arg-type]
+        (object(), object()),
+        (lambda: 1, lambda: 2),
+    ],
+)
+def test_what_a_framework_gives_back_is_told_as_the_same(one: Any, other: Any) -> None:
+    assert described({"x": one}) == described({"x": other})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([1, 2], [2, 1]),
+        (1, "1"),
+        (1, True),
+        (None, "null"),
+        (Shape(sides=3), Shape(sides=4)),
+        (Shape(sides=3), {"sides": 3, "name": ""}),
+        (Spot((1,)), Spot((2,))),
+        ({1}, {2}),
+        ({1: "a"}, {"1": "a"}),
+        (b"x", b"y"),
+        (dt.date(2026, 1, 1), dt.date(2026, 1, 2)),
+        (decimal.Decimal("1.0"), decimal.Decimal("1.00")),
+        (pathlib.Path("a"), pathlib.Path("b")),
+        (object(), 1),
+    ],
+)
+def test_what_differs_is_told_apart(one: Any, other: Any) -> None:
+    assert described(one) != described(other)
+
+
+def test_what_contains_itself_is_told_too() -> None:
+    around: list[Any] = []
+    around.append(around)
+    assert described(around) == described(around)

@@ -8,7 +8,7 @@ import pytest
 from core.harness import crash
 from durable_agents import Run, runs
 from durable_agents._core import step
-from durable_agents.errors import NotRecoverable
+from durable_agents.errors import CallerNeeded, NotRecoverable
 from plain import Plain, live
 
 Agent = Callable[..., Plain]
@@ -41,6 +41,41 @@ def test_the_caller_itself_may_go_on_with_its_own(agent: Agent, idle: str) -> No
     runner.run(run_id="r", live={"client": Client("mine")})
     crash("r", after=1)
     assert runner.run(run_id="r", live={"client": Client("again")}) == "again"
+
+
+def test_the_caller_brings_them_to_a_run_that_failed_without_them(agent: Agent, launched: str) -> None:
+    """A worker is there first when a process starts again, before its program has come to the call."""
+    runner = agent(body)
+    runner.run(run_id="r", live={"client": Client("mine")})
+    crash("r", after=1)
+    with pytest.raises(CallerNeeded, match=r"'r'.*Call again with the same run_id and client"):
+        runs.get("r").result(timeout=10)
+    with pytest.raises(CallerNeeded):
+        runner.run(run_id="r")
+    assert runner.run(run_id="r", live={"client": Client("again")}) == "again"
+    assert runner.run(run_id="r", live={"client": Client("and again")}) == "again"
+    assert runs.get("r").steps()[-1].error is None
+
+
+def test_what_failed_for_another_reason_is_not_brought_back(agent: Agent, launched: str) -> None:
+    def fails(_: Any) -> str:
+        raise ValueError(live("client").name)
+
+    runner = agent(fails)
+    for name in ("mine", "again"):
+        with pytest.raises(ValueError, match="mine"):
+            runner.run(run_id="r", live={"client": Client(name)})
+
+
+def test_a_thread_that_has_gone_on_is_not_taken_back(agent: Agent, launched: str) -> None:
+    runner = agent(body)
+    runner.run(run_id="r", thread="t", live={"client": Client("mine")})
+    crash("r", after=1)
+    with pytest.raises(CallerNeeded):
+        runs.get("r").result(timeout=10)
+    assert runner.run(run_id="next", thread="t", live={"client": Client("next")}) == "next"
+    with pytest.raises(CallerNeeded):
+        runner.run(run_id="r", thread="t", live={"client": Client("again")})
 
 
 def test_restore_gives_them_back(agent: Agent, launched: str) -> None:

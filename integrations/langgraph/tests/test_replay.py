@@ -17,6 +17,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.types import Command, RetryPolicy, interrupt
 from pydantic import BaseModel
 
@@ -399,3 +400,98 @@ def test_an_error_in_a_node_ends_the_run_with_it() -> None:
             app.invoke({"log": []}, run_id="r")
     assert EFFECTS == ["pay 1"]
     assert (runs.get("r").status, str(runs.get("r").error)) == ("failed", "no such order")
+
+
+class Order(BaseModel):
+    id: int
+    note: str = ""
+
+
+class Kept(TypedDict):
+    """State that LangGraph gives back in another form: lists for tuples, all fields of a model as set."""
+
+    messages: Annotated[list[Any], add_messages]
+    stops: list[tuple[float, float]]
+    orders: list[Order]
+
+
+@tool
+def book(what: Any) -> str:
+    """Book."""
+    EFFECTS.append("book")
+    return "booked"
+
+
+@task
+async def booking(what: Any) -> str:
+    return str(await book.ainvoke({"what": what}))
+
+
+def booking_agent(number: int) -> Any:
+    builder = StateGraph(Kept)
+    builder.add_node("act", lambda state: {"messages": [AIMessage(book.invoke({"what": number}))]})
+    builder.add_edge(START, "act")
+    return builder.compile()
+
+
+AGENTS = [booking_agent(1), booking_agent(2)]
+
+
+def one_by_one(state: Kept) -> None:
+    for what in (state["messages"], state["stops"], state["stops"][0], state["orders"][0], "\ud800"):
+        book.invoke({"what": what})
+
+
+def in_threads(state: Kept) -> None:
+    book.batch([{"what": what} for what in (*state["stops"], *state["orders"], state["messages"])])
+
+
+async def gathered_agents(state: Kept) -> None:
+    await asyncio.gather(*(agent.ainvoke(dict(state)) for agent in AGENTS))
+
+
+async def gathered_tools(state: Kept) -> None:
+    calls = ({"what": what} for what in (state["messages"], *state["stops"], *state["orders"]))
+    await asyncio.gather(*(book.ainvoke(call) for call in calls))
+
+
+async def gathered_tasks(state: Kept) -> None:
+    await asyncio.gather(booking(state["messages"]), booking(state["stops"]), booking(state["orders"][0]))
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+@pytest.mark.parametrize("act", [one_by_one, in_threads, gathered_agents, gathered_tools, gathered_tasks])
+def test_an_input_that_was_kept_by_the_state_is_the_same_input(act: Any, is_planned: bool) -> None:
+    given = {
+        "messages": [("user", "go")],
+        "stops": [(38.7, -9.1), (41.1, -8.6)],
+        "orders": [Order(id=1), Order(id=2)],
+    }
+    killed: list[int] = []
+
+    def die() -> None:
+        killed.append(len(EFFECTS))
+        if len(killed) == 1:
+            raise Killed
+
+    def node(state: Kept) -> None:
+        act(state)
+        die()
+
+    async def anode(state: Kept) -> None:
+        await act(state)
+        die()
+
+    builder = StateGraph(Kept)
+    builder.add_node("plan", (lambda _: given) if is_planned else (lambda _: None))
+    builder.add_node("act", anode if asyncio.iscoroutinefunction(act) else node)
+    builder.add_edge(START, "plan" if is_planned else "act")
+    builder.add_edge("plan", "act")
+    app = durable(builder.compile())
+    for attempt in (1, 2):
+        try:
+            asyncio.run(app.ainvoke({} if is_planned else given, run_id=f"kept {app.name}"))
+        except Killed:
+            assert attempt == 1
+    assert killed == [len(EFFECTS)] * 2
+    assert set(EFFECTS) == {"book"}

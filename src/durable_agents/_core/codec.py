@@ -17,7 +17,9 @@ import json
 import math
 import uuid
 import zoneinfo
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
 from typing import Any, Protocol
 
 import pydantic
@@ -26,6 +28,16 @@ from pydantic_core import PydanticUndefined
 from .errors import EncodingError
 
 TAG = "$"
+_TOLD_BY_TEXT = (
+    dt.date,
+    dt.time,
+    dt.timedelta,
+    decimal.Decimal,
+    uuid.UUID,
+    PurePath,
+    complex,
+    zoneinfo.ZoneInfo,
+)
 _BIG = 2**1024  # beyond, parsers of JSON refuse numbers
 # One for all: `json.dumps` makes an encoder for each text unless it is asked for its own defaults.
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
@@ -48,10 +60,46 @@ def dumps(data: Any) -> str:
 
 
 def described(value: Any) -> str:
-    """The text of a call's input, the same in every replay. Of what is no JSON only the type counts: its text may hold
-    an address, or a set's order.
+    """The text of a call's input, by which it is known in every replay.
+
+    A framework that has kept a value gives back much the same: lists for tuples, all fields of a model as set, text
+    without lone surrogates. Such differences are none here. Of an object that has no content to be told by only the
+    type counts: its text may hold an address.
     """
-    return json.dumps(value, default=lambda odd: type_name(type(odd)), sort_keys=True)
+    return json.dumps(_content(value, ()), sort_keys=True)
+
+
+def _content(value: Any, above: tuple[int, ...]) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value if isinstance(value, (str, int)) else value.name
+    if isinstance(value, str):
+        return str(value) if value.isascii() else value.encode("utf-8", "replace").decode()
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    if isinstance(value, _TOLD_BY_TEXT):
+        return str(value)
+    if id(value) in above:
+        return "…"
+    above = (*above, id(value))
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {_content(key, above): _content(each, above) for key, each in value.items()}
+        return sorted(
+            ([_content(key, above), _content(each, above)] for key, each in value.items()), key=repr
+        )
+    if isinstance(value, (list, tuple, deque)):
+        return [_content(each, above) for each in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((_content(each, above) for each in value), key=repr)
+    name = type_name(type(value))
+    if isinstance(value, pydantic.BaseModel):
+        return [name, _content({**value.__dict__, **(value.__pydantic_extra__ or {})}, above)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+        return [name, _content({field: getattr(value, field) for field in fields}, above)]
+    return name
 
 
 def type_name(cls: type) -> str:
@@ -183,8 +231,7 @@ class JsonCodec:
             return {TAG: "type", "t": name, "v": self._encode(hook[0](value), where, above)}
         if self._types.get(name) is not cls:
             raise EncodingError(
-                f"{where} is a {cls.__module__}.{cls.__qualname__}, which may not be stored; "
-                f"allow it with types=[{cls.__name__}] on the runner, or return plain data"
+                f"{where} is a {cls.__module__}.{cls.__qualname__}, which may not be stored; {_way_out(cls)}"
             )
         fields = self._model_fields(value) if isinstance(value, pydantic.BaseModel) else _fields(value)
         return {TAG: "type", "t": name, "v": self._encode(fields, where, above)}
@@ -251,6 +298,12 @@ class JsonCodec:
         for field, content in value.items():
             object.__setattr__(built, field, content)
         return built
+
+
+def _way_out(cls: type) -> str:
+    if issubclass(cls, (pydantic.BaseModel, enum.Enum)) or dataclasses.is_dataclass(cls):
+        return f"allow it with types=[{cls.__name__}] on the runner, or return plain data"
+    return "use plain data, or a pydantic model, dataclass or enum that is named in types=[…]"
 
 
 def _fields(value: Any) -> Any:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from . import engine
 from .admission import NotNow
 from .answer import answer
-from .errors import CodeChanged, DatabaseUnavailable, RunNotFound, RunReleased
+from .errors import CodeChanged, DatabaseUnavailable, RunNotFound, RunOver, RunReleased
 from .execution import Execution
 from .opening import Request, open_run
+from .resume import resume_here
 from .store import runs
 from .threads import detached
 
@@ -80,6 +81,9 @@ class Entry:
         row = runs.get(running.store, self._id)
         if row is None:
             raise RunNotFound(f"run {self._id!r} is gone: it was deleted while this call waited for it")
+        if row.state == "failed" and self._request.live_names and (token := self._brought()) is not None:
+            with suppress(NotNow):
+                return running.take(self._runner, self._id, token, self._request.live)
         if row.over or row.state == "waiting":
             running.turn_over(self)
             return Rest(self._id, row.state)
@@ -92,6 +96,12 @@ class Entry:
                 running.turn_over(self)
                 with suppress(NotNow):
                     return running.take(self._runner, self._id, claimed[0][2], self._request.live)
+        return None
+
+    def _brought(self) -> str | None:
+        """A token when the run failed because no worker had what this caller brings."""
+        with suppress(RunOver):  # its thread has gone on without it
+            return resume_here(self.engine.store, self._id, self.engine.worker.id)
         return None
 
     def enter(self) -> Execution | Rest:

@@ -100,6 +100,10 @@ class NotRecoverable(DurableError):
     """The run depends on live arguments that are gone."""
 
 
+class CallerNeeded(NotRecoverable):
+    """No worker can go on with the run; whoever calls again with its id and the live arguments can."""
+
+
 class DivergedError(DurableError):
     """A replayed tool call has other arguments than its record."""
 

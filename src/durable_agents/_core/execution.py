@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from .context import RUN, SCOPE, Scope, having
 from .errors import (
     Aborted,
+    CallerNeeded,
     CancelRequested,
     NotRecoverable,
     Parked,
@@ -89,16 +90,18 @@ class Execution:
         """What the runner's `restore` gives for the live arguments that are gone with their process; {} if none are.
 
         Raises:
-            NotRecoverable: there is no `restore`, or it does not give all of them.
+            CallerNeeded: there is no `restore`.
+            NotRecoverable: it does not give all of them.
         """
         names = self.journal.opening["live"]
         if self.live is not None or not names:
             return {}
         restore = self.runner.restore
         if restore is None:
-            raise NotRecoverable(
+            raise CallerNeeded(
                 f"run {self.id!r} was called with {', '.join(names)}, which could not be recorded and is gone with its "
-                f"process. Pass plain data, allow the types with types=[…], or give the runner restore=fn(run)"
+                f"process. Call again with the same run_id and {', '.join(names)}, and it goes on; or pass plain data, "
+                f"allow the types with types=[…], or give the runner restore=fn(run)"
             )
         given = restore(self.handle())
         if missing := [name for name in names if name not in given]:

@@ -138,6 +138,11 @@ def decode(data: dict[str, Any]) -> Exception:
     return error
 
 
+def is_of(data: dict[str, Any], cls: type[Exception]) -> bool:
+    """Whether the recorded error is of exactly this class."""
+    return data.get("type") == f"{cls.__module__}:{cls.__qualname__}"
+
+
 def _class(name: str) -> type[Exception] | None:
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)

@@ -2,13 +2,31 @@
 
 from collections.abc import Mapping, Sequence
 
+from . import failure
 from .codec import dumps
 from .effects import marks_of, was_answered
-from .errors import RunNotFound, RunOver, RunWaiting
+from .errors import CallerNeeded, RunNotFound, RunOver, RunWaiting
 from .journal import standing
 from .pause import read_pauses
 from .record import CLOSE, OWN_KINDS, RETRY, WAIT, Draft, Record
 from .store import Store, Transaction, runs
+
+
+def resume_here(store: Store, run_id: str, worker: str) -> str | None:
+    """Take a run that failed for want of live arguments; the token of the claim. None: it is no such run any more."""
+    token = runs.new_token()
+
+    def work(tx: Transaction) -> bool:
+        found = runs.locked(store, tx, run_id)
+        if found is None:
+            return False
+        row, records = found
+        closing = standing(records).get(CLOSE)
+        if row.state != "failed" or closing is None or not failure.is_of(closing.value(), CallerNeeded):
+            return False
+        return _reopen(store, tx, row, records, worker, token)
+
+    return token if store.transact(work) else None
 
 
 def resume(store: Store, run_id: str) -> None:
@@ -35,24 +53,33 @@ def resume(store: Store, run_id: str) -> None:
             raise RunOver(
                 f"run {run_id!r} has succeeded: there is nothing to resume; fork() it to do it over"
             )
-        held = standing(records)
-        closing = held.get(CLOSE)
-        end = closing.value() if closing is not None else {}
-        if "superseded_by" in end:
-            raise RunOver(
-                f"run {run_id!r} was superseded by {end['superseded_by']!r} on its thread; fork() it"
-            )
-        if (later := runs.came_after(tx, row)) is not None:
-            raise RunOver(
-                f"run {run_id!r} cannot be resumed: run {later!r} came after it on its thread, which is no longer as "
-                f"it left it; send its input again as a new run"
-            )
-        number = 1 + sum(record.kind == RETRY for record in records)
-        payload = dumps({"taken_back": [*_taken_back(held, end.get("steps", ())), CLOSE]})
-        retry = Draft(RETRY, f"{RETRY}:{number}", payload).after(records[-1], epoch=row.epoch)
-        runs.reopen(store, tx, retry)
+        _reopen(store, tx, row, records)
 
     store.transact(work)
+
+
+def _reopen(
+    store: Store,
+    tx: Transaction,
+    row: runs.Row,
+    records: Sequence[Record],
+    worker: str | None = None,
+    token: str = "",
+) -> bool:
+    held = standing(records)
+    closing = held.get(CLOSE)
+    end = closing.value() if closing is not None else {}
+    if "superseded_by" in end:
+        raise RunOver(f"run {row.id!r} was superseded by {end['superseded_by']!r} on its thread; fork() it")
+    if (later := runs.came_after(tx, row)) is not None:
+        raise RunOver(
+            f"run {row.id!r} cannot be resumed: run {later!r} came after it on its thread, which is no longer as "
+            f"it left it; send its input again as a new run"
+        )
+    number = 1 + sum(record.kind == RETRY for record in records)
+    payload = dumps({"taken_back": [*_taken_back(held, end.get("steps", ())), CLOSE]})
+    retry = Draft(RETRY, f"{RETRY}:{number}", payload).after(records[-1], epoch=row.epoch)
+    return runs.reopen(store, tx, retry, worker, token)
 
 
 def _taken_back(held: Mapping[str, Record], passed: Sequence[str]) -> list[str]:

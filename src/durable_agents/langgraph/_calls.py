@@ -23,17 +23,16 @@ from .._core import (
     RUN,
     SCOPE,
     Call,
-    Execution,
     StandIn,
     Usage,
     aparts,
     begin,
     cut,
+    described,
     having,
     parts,
     type_name,
 )
-from .._core.errors import EncodingError
 from ._private import BaseChatModel, BaseTool
 from ._values import usage_of
 
@@ -262,22 +261,13 @@ class _ToolStandIn(StandIn):
         return tuple(result) if is_pair and isinstance(result, list) else result
 
 
-def _described(run: Execution, value: Any) -> Any:
-    try:
-        return run.runner.codec.encode(value)
-    except EncodingError:
-        return type_name(type(value))
-
-
 def _tool_call(tool: Any, tool_input: Any, kwargs: dict[str, Any]) -> Call | None:
     run = RUN.get()
     if run is None:
         return None
     arguments = tool._filter_injected_args(tool_input) if isinstance(tool_input, dict) else tool_input
-    named = arguments if isinstance(arguments, dict) else {"": arguments}
-    text = json.dumps({name: _described(run, value) for name, value in named.items()}, sort_keys=True)
     key = str(kwargs.get("tool_call_id") or "")
-    return begin("tool", tool.name, key=key, input=text, codec=run.runner.codec)
+    return begin("tool", tool.name, key=key, input=described(arguments), codec=run.runner.codec)
 
 
 def _run_tool(native: Any, self: Any, tool_input: Any, *args: Any, **kwargs: Any) -> Any:

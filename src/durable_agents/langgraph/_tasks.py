@@ -31,6 +31,7 @@ from .._core import (
     Execution,
     Scope,
     Statement,
+    described,
     dumps,
     escape,
     failure,
@@ -128,11 +129,7 @@ def _number(run: Execution, scope: Scope, what: str, input: Any) -> int:
     """The number of a call: by order from the scope's own task, else by its input, the same in every replay."""
     if scope.is_ours:
         return scope.count(what) - 1
-    try:
-        text = dumps(run.runner.codec.encode(input))
-    except EncodingError:
-        text = f"{type(input).__module__}.{type(input).__qualname__}"
-    digest = int(hashlib.blake2b(text.encode(), digest_size=4).hexdigest(), 16)
+    digest = int(hashlib.blake2b(described(input).encode(), digest_size=4).hexdigest(), 16)
     return _BY_INPUT + digest * 1000 + scope.count(f"{what}:{digest}") - 1
 
 
