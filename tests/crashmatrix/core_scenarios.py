@@ -94,6 +94,44 @@ def async_sequence(world: World) -> Scenario:
 
 
 @scenario
+def caller_gives_up(world: World) -> Scenario:
+    """The caller is cancelled while tools are under way: they come to their end, and the run goes on without it."""
+    tools = Tools(world)
+    begun = asyncio.Event()
+
+    async def in_thread() -> str:
+        def call() -> str:
+            time.sleep(0.02)
+            world.effect("mail")
+            return "sent"
+
+        return await astep("tool", "mail", lambda: asyncio.to_thread(call))
+
+    async def body(n: int) -> list[str]:
+        first = await tools.acharge(n)
+        begun.set()
+        both = await asyncio.gather(tools.acharge(1, pause=0.02), tools.acharge(2, pause=0.02))
+        return [first, *both, await in_thread(), await tools.acharge(4)]
+
+    async def give_up(app: Plain, run_id: str) -> Any:
+        calling = asyncio.create_task(app.arun(3, run_id=run_id))
+        waiting = asyncio.create_task(begun.wait())
+        await asyncio.wait((calling, waiting), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0.005)
+        calling.cancel()
+        waiting.cancel()
+        await asyncio.wait((calling, waiting))
+        return await asyncio.to_thread(runs.get(run_id).result, 30)
+
+    return Scenario(
+        runner=Plain(body),
+        turns=[Turn("r1", give_up, native=lambda body: body(3))],
+        is_async=True,
+        native=body,
+    )
+
+
+@scenario
 def nested(world: World) -> Scenario:
     tools = Tools(world)
 
