@@ -1,6 +1,7 @@
 """Scenarios of the core alone: agents that are Python functions."""
 
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -97,30 +98,31 @@ def async_sequence(world: World) -> Scenario:
 def caller_gives_up(world: World) -> Scenario:
     """The caller is cancelled while tools are under way: they come to their end, and the run goes on without it."""
     tools = Tools(world)
-    begun = asyncio.Event()
+    begun = threading.Event()
 
-    async def in_thread() -> str:
-        def call() -> str:
-            time.sleep(0.02)
-            world.effect("mail")
-            return "sent"
+    def mail() -> str:
+        world.effect("mail")
+        begun.set()
+        time.sleep(0.02)
+        return "sent"
 
-        return await astep("tool", "mail", lambda: asyncio.to_thread(call))
+    async def slow() -> str:
+        world.effect("slow")
+        await asyncio.sleep(0.02)
+        return "done"
 
     async def body(n: int) -> list[str]:
         first = await tools.acharge(n)
-        begun.set()
-        both = await asyncio.gather(tools.acharge(1, pause=0.02), tools.acharge(2, pause=0.02))
-        return [first, *both, await in_thread(), await tools.acharge(4)]
+        mailing = astep("tool", "mail", lambda: asyncio.to_thread(mail), key="mail")
+        both = await asyncio.gather(mailing, astep("tool", "slow", slow, key="slow"))
+        return [first, *both, await tools.acharge(4)]
 
     async def give_up(app: Plain, run_id: str) -> Any:
         calling = asyncio.create_task(app.arun(3, run_id=run_id))
-        waiting = asyncio.create_task(begun.wait())
-        await asyncio.wait((calling, waiting), return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.sleep(0.005)
+        while not (begun.is_set() or calling.done()):
+            await asyncio.sleep(0.002)
         calling.cancel()
-        waiting.cancel()
-        await asyncio.wait((calling, waiting))
+        await asyncio.wait((calling,))
         return await asyncio.to_thread(runs.get(run_id).result, 30)
 
     return Scenario(
