@@ -17,7 +17,7 @@ from google.adk.sessions.base_session_service import (
 )
 from google.adk.sessions.session import Session
 
-from .._core import RUN, SCOPE, Codec, Execution, Statement, astep, dumps
+from .._core import RUN, SCOPE, Codec, Execution, Statement, astep
 from . import _tables as sql
 from ._sessions import DurableSessionService, Key, wanted
 
@@ -146,7 +146,7 @@ class BorrowedSessionService(DurableSessionService):
 
     def _event_rows(self, key: Key, event: Event, run: str | None, place: str) -> list[Statement]:
         """The note of an event: the session itself is not ours."""
-        row = (*key, event.id, *key, event.timestamp, run, place, dumps(self._codec.encode(event)))
+        row = (*key, event.id, *key, event.timestamp, run, place, self._body(event))
         return [Statement(sql.PUT_EVENT, (row,))]
 
 

@@ -326,15 +326,17 @@ class DurableSessionService(BaseSessionService):
             raise SessionNotFoundError(f"Session {key[2]} not found.")
         self._put(self._event_rows(key, event, None, ""))
 
-    def _event_rows(self, key: Key, event: Event, run: str | None, place: str) -> list[Statement]:
+    def _body(self, event: Event) -> str:
         try:
-            body = dumps(self._codec.encode(event))
-            state = self._state_rows(key, event.actions.state_delta)
+            return dumps(self._codec.encode(event))
         except EncodingError as error:
             raise EncodingError(
                 f"event {event.id!r} of {event.author!r} cannot be stored: {error}"
             ) from error
-        row = (*key, event.id, *key, event.timestamp, run, place, body)
+
+    def _event_rows(self, key: Key, event: Event, run: str | None, place: str) -> list[Statement]:
+        row = (*key, event.id, *key, event.timestamp, run, place, self._body(event))
+        state = self._state_rows(key, event.actions.state_delta)
         touch = Statement(sql.TOUCH_SESSION, ((event.timestamp, *key),))
         return [Statement(sql.PUT_EVENT, (row,)), touch, *state]
 
