@@ -61,8 +61,10 @@ class DurableRunner(Runner):
     ) -> None:
         if isinstance(session_service, InMemorySessionService):
             raise NotSupported(
-                "an InMemorySessionService is gone with its process, and no run could go on: leave session_service "
-                "out, or use durable_agents.adk.DurableSessionService() in its place"
+                "an InMemorySessionService is gone with its process, and no run could go on. Write session_service = "
+                "durable_agents.adk.DurableSessionService() in its place, and call create_session(…) on that as "
+                "before; or leave session_service= out, and create sessions with `await "
+                "runner.session_service.create_session(…)` or auto_create_session=True"
             )
         given = app.name if app is not None else getattr(agent or node, "name", "app")
         super().__init__(
