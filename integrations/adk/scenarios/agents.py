@@ -1,5 +1,6 @@
 """One agent: tools, state, callbacks, streams, turns of a conversation."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from google.adk.agents.run_config import RunConfig, StreamingMode
@@ -9,6 +10,7 @@ from google.adk.code_executors.base_code_executor import BaseCodeExecutor
 from google.adk.code_executors.code_execution_utils import CodeExecutionResult
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
+from pydantic import BaseModel
 
 from crashmatrix import Scenario, Turn, World, scenario
 
@@ -30,6 +32,35 @@ def two_tools_in_turn(world: World) -> Scenario:
 def parallel_calls(world: World) -> Scenario:
     plan = first(("charge", {"amount": 0}), ("charge", {"amount": 1}))
     return told(agent(world, "cashier", plan, [charging(world, parallel=2)]), send("please"))
+
+
+class Ticket(BaseModel):
+    id: int
+    status: str = "open"
+
+
+@dataclass
+class Seat:
+    row: int
+    tickets: list[Ticket]
+
+
+@scenario
+def results_of_classes(world: World) -> Scenario:
+    """Tools return objects of classes that nobody has named to the runner: a model gets the same JSON after a crash."""
+
+    def book(row: int) -> Ticket:
+        """Book a ticket."""
+        world.effect(f"book {row}")
+        return Ticket(id=row)
+
+    def seat(row: int) -> dict[str, Any]:
+        """Choose a seat."""
+        world.effect(f"seat {row}")
+        return {"seat": Seat(row, [Ticket(id=row)])}
+
+    plan = in_turn(("book", {"row": 7}), ("seat", {"row": 7}), ("book", {"row": 8}))
+    return told(agent(world, "clerk", plan, [book, seat]), send("please"), send("again", "r2"))
 
 
 @scenario

@@ -64,7 +64,7 @@ def _shown(event: Event) -> str:
         elif part.function_call:
             parts.append(f"calls {part.function_call.name} {part.function_call.args}")
         elif part.function_response:
-            parts.append(f"{part.function_response.name} -> {part.function_response.response}")
+            parts.append(f"{part.function_response.name} -> {returned(part.function_response)}")
     hidden: Any = {"agent_state", "requested_tool_confirmations", "compaction"}
     actions = event.actions.model_dump(exclude_defaults=True, exclude=hidden)
     if event.actions.compaction:
@@ -74,6 +74,11 @@ def _shown(event: Event) -> str:
     # Not the numbers in a node's path: ADK deals them out in order of arrival.
     path = re.sub(r"@\d+", "", event.node_info.path)
     return f"{event.author} {path} {parts} {event.output!r} {more}{error}"
+
+
+def returned(response: types.FunctionResponse) -> Any:
+    """What a tool returned, as a model gets it."""
+    return response.model_dump(mode="json", exclude_none=True).get("response")
 
 
 def send(
@@ -211,7 +216,7 @@ def results(contents: list[types.Content]) -> int:
 def _last(contents: list[types.Content]) -> str:
     part = (contents[-1].parts or [types.Part(text="")])[-1]
     if part.function_response:
-        return f"{part.function_response.name} {part.function_response.response}"
+        return f"{part.function_response.name} {returned(part.function_response)}"
     return part.text or "a call"
 
 

@@ -3,14 +3,17 @@
 import asyncio
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from google.adk.agents import BaseAgent, LoopAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
 from google.adk.runners import Runner
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
+from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools.function_tool import FunctionTool
 from pydantic import BaseModel
 
@@ -341,6 +344,48 @@ async def test_a_start_that_answers_is_refused() -> None:
 
 
 # -- sessions
+
+
+@pytest.mark.parametrize("owns_sessions", [False, True])
+async def test_a_run_whose_session_was_missing_goes_on_when_that_is_there(
+    owns_sessions: bool, tmp_path: Path
+) -> None:
+    service = SqliteSessionService(str(tmp_path / "sessions.sqlite")) if owns_sessions else None
+    app = DurableRunner(
+        agent=cashier(), app_name="shop", name=f"r{uuid.uuid4().hex}", session_service=service
+    )
+    for _ in range(2):
+        with pytest.raises(SessionNotFoundError, match="s"):
+            await run(app, run_id="r1")
+    await app.session_service.create_session(app_name="shop", user_id="u", session_id="s")
+    with pytest.raises(SessionNotFoundError):  # only resume() tries again
+        await run(app, run_id="r1")
+    runs.get("r1").resume()
+    assert texts(await runs.get("r1").aresult(timeout=20)) == ["done"]
+    assert texts(await run(app, run_id="r1")) == ["done"]
+    assert EFFECTS.count("charge 1") == 1
+
+
+async def test_a_session_that_is_made_by_itself_is_no_error_of_a_step() -> None:
+    await run(durable(cashier()), run_id="r1")
+    assert [step.error for step in runs.get("r1").steps() if step.error] == []
+
+
+async def test_the_durable_sessions_stand_where_those_in_memory_stood() -> None:
+    with pytest.raises(NotSupported) as told:
+        DurableRunner(agent=cashier(), app_name="shop", session_service=InMemorySessionService(), name="x")
+    for said_so in (
+        "session_service = durable_agents.adk.DurableSessionService()",
+        "auto_create_session=True",
+    ):
+        assert said_so in str(told.value)
+    session_service = durable_agents.adk.DurableSessionService()
+    await session_service.create_session(app_name="shop", user_id="u", session_id="s", state={"x": 1})
+    app = DurableRunner(
+        agent=cashier(), app_name="shop", session_service=session_service, name=f"r{uuid.uuid4().hex}"
+    )
+    assert texts(await run(app)) == ["done"]
+    assert (await session_of(app)).state == {"x": 1}
 
 
 async def test_the_session_service_is_one_as_natively() -> None:

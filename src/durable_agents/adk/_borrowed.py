@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
 from google.adk.sessions.base_session_service import (
     BaseSessionService,
@@ -17,7 +18,7 @@ from google.adk.sessions.base_session_service import (
 )
 from google.adk.sessions.session import Session
 
-from .._core import RUN, SCOPE, Codec, Execution, Statement, astep, dumps
+from .._core import RUN, SCOPE, Codec, Execution, Statement, astep
 from . import _tables as sql
 from ._sessions import DurableSessionService, Key, wanted
 
@@ -72,7 +73,10 @@ class BorrowedSessionService(DurableSessionService):
             return await self.inner.get_session(
                 app_name=app_name, user_id=user_id, session_id=session_id, config=config
             )
-        found = await self._noted("session", session_id, lambda: self._find(key))
+        try:
+            found = await self._noted("session", session_id, lambda: self._find(key))
+        except SessionNotFoundError:
+            return None
         if found is None:
             return None
         session = self._session(key, found)
@@ -121,6 +125,7 @@ class BorrowedSessionService(DurableSessionService):
         async def look() -> dict[str, Any] | None:
             found = await find()
             if found is None:
+                self._missed(key)
                 return None
             state = self._codec.encode(dict(found.state))
             return {
@@ -146,7 +151,7 @@ class BorrowedSessionService(DurableSessionService):
 
     def _event_rows(self, key: Key, event: Event, run: str | None, place: str) -> list[Statement]:
         """The note of an event: the session itself is not ours."""
-        row = (*key, event.id, *key, event.timestamp, run, place, dumps(self._codec.encode(event)))
+        row = (*key, event.id, *key, event.timestamp, run, place, self._body(event))
         return [Statement(sql.PUT_EVENT, (row,))]
 
 

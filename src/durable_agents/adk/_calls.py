@@ -34,7 +34,7 @@ from ._private import (
     invoke_callable,
 )
 from ._sessions import log_of
-from ._values import Outcome, usage_of
+from ._values import Outcome, Response, content_text, usage_of
 
 _ACTIONS = "durable_agents_actions"
 """What a tool had left on its context when it raised is recorded as this attribute of its error."""
@@ -79,8 +79,8 @@ def _model_call(llm: Any, llm_request: Any) -> Call | None:
 
 
 def _prompt(llm_request: Any) -> str:
-    contents = [content.model_dump_json(exclude_defaults=True) for content in llm_request.contents]
     instruction = llm_request.config.system_instruction if llm_request.config else None
+    contents = map(content_text, llm_request.contents)
     return "\n".join([str(instruction), *sorted(llm_request.tools_dict), *contents])
 
 
@@ -120,7 +120,9 @@ async def _summarize(native: Any, self: Any, *, events: Any) -> Any:
 # -- what tools and nodes have in common
 
 
-async def _outcome(call: Call, context: Context, body: Callable[[], Awaitable[Any]]) -> Any:
+async def _outcome(
+    call: Call, context: Context, body: Callable[[], Awaitable[Any]], made: type[Outcome] = Outcome
+) -> Any:
     """The result of a body that works with a context; a recorded one is put on the context again, events and all."""
     is_served = call.recorded() is not None
 
@@ -130,7 +132,7 @@ async def _outcome(call: Call, context: Context, body: Callable[[], Awaitable[An
         except Exception as error:
             _note_actions(call, context, error)
             raise
-        return Outcome(result, context.actions)
+        return made(result, context.actions)
 
     try:
         outcome = await call.ado(acted)
@@ -189,7 +191,7 @@ async def _call_tool(native: Any, tool: Any, args: dict[str, Any], tool_context:
         leaf=not isinstance(tool, AgentTool | NodeTool),
     )
     assert call is not None
-    return await _outcome(call, tool_context, lambda: native(tool, args, tool_context))
+    return await _outcome(call, tool_context, lambda: native(tool, args, tool_context), Response)
 
 
 class _Tool(StandIn):

@@ -29,8 +29,8 @@ class DurableRunner(Runner):
         session_service: default: a `DurableSessionService`. Another one is used for what it stores, and each event
             appended to it is a step; one that lives in memory is refused.
         name: unique in the process and the same after a restart. Default: `<module or script>.<app name>`.
-        types: classes that may be stored in state, outputs and tool results beside plain data and those of ADK:
-            pydantic models, dataclasses, enums.
+        types: classes that may be stored in state and outputs beside plain data and those of ADK: pydantic models,
+            dataclasses, enums. Tools may return others, too; those are plain data after a crash.
         at_most_once: names of tools that are not run again when a crash has left their outcome unknown: the run waits,
             and `Run.answer` says what became of them.
         restore: `restore(run)` gives back what a run was called with that could not be recorded, when it goes on
@@ -61,8 +61,10 @@ class DurableRunner(Runner):
     ) -> None:
         if isinstance(session_service, InMemorySessionService):
             raise NotSupported(
-                "an InMemorySessionService is gone with its process, and no run could go on: leave session_service "
-                "out, or use durable_agents.adk.DurableSessionService() in its place"
+                "an InMemorySessionService is gone with its process, and no run could go on. Write session_service = "
+                "durable_agents.adk.DurableSessionService() in its place, and call create_session(…) on that as "
+                "before; or leave session_service= out, and create sessions with `await "
+                "runner.session_service.create_session(…)` or auto_create_session=True"
             )
         given = app.name if app is not None else getattr(agent or node, "name", "app")
         super().__init__(
@@ -82,10 +84,12 @@ class DurableRunner(Runner):
         """As natively, in a durable run: the loop goes on when the next event is asked for.
 
         A `new_message` with function responses to the calls a run waits for answers that run, and goes on with it.
+        Leaving the loop is the native stop: the run ends cancelled. Cancelling the task that awaits only detaches: any
+        worker goes on.
 
         Args:
-            run_id: the run's identity: the same id and message again attach to the same run, and give its events
-                again. Default: a new one.
+            run_id: the run's identity: the same id and message again attach to the same run, and give its whole events
+                again. Default: a new one in each call, so also when a script is started again.
 
         Raises:
             InputMismatch: `run_id` exists with another message. What the agent raises is raised.

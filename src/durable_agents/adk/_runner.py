@@ -42,6 +42,7 @@ class AppRunner(Runner):
             sessions = DurableSessionService(codec=codec)
         elif not isinstance(sessions, DurableSessionService):
             sessions = BorrowedSessionService(sessions, codec)
+        sessions.must_exist = sessions.must_exist or not app.auto_create_session
         self.sessions = app.session_service = sessions
         super().__init__(name, codec, **options)
 

@@ -146,6 +146,9 @@ class DurableSessionService(BaseSessionService):
     Every method raises `EncodingError`, which names the value, for one of a type that is not stored.
     """
 
+    must_exist = False
+    """Whether a run fails without its session: that is an error of the step then, which `Run.resume()` takes back."""
+
     def __init__(self, *, types: Iterable[type] = (), codec: Codec | None = None) -> None:
         self._codec = codec or adk_codec(types)
         self._migrated: weakref.WeakSet[Store] = weakref.WeakSet()
@@ -179,7 +182,10 @@ class DurableSessionService(BaseSessionService):
     ) -> Session | None:
         """As natively. Inside a run it is recorded what the session held, and a replay reads the same."""
         key = (app_name, user_id, session_id.strip())
-        found = await self._recorded("session", key, partial(self._look, key))
+        try:
+            found = await self._recorded("session", key, partial(self._look, key))
+        except SessionNotFoundError:
+            return None
         if found is None:
             return None
         session = self._session(key, found)
@@ -280,9 +286,14 @@ class DurableSessionService(BaseSessionService):
         store = self._flushed(key)
         rows = store.query(sql.GET_SESSION, key)
         if not rows:
+            self._missed(key[2])
             return None
         seq = store.query(sql.LAST_SEQ, key)[0][0]
         return {"seq": seq, "state": self._codec.encode(self._state(key)), "updated": rows[0][0]}
+
+    def _missed(self, id: str) -> None:
+        if self.must_exist:
+            raise SessionNotFoundError(f"Session {id} not found.")
 
     def _state(self, key: Key) -> dict[str, Any]:
         app, user, id = key
@@ -326,15 +337,17 @@ class DurableSessionService(BaseSessionService):
             raise SessionNotFoundError(f"Session {key[2]} not found.")
         self._put(self._event_rows(key, event, None, ""))
 
-    def _event_rows(self, key: Key, event: Event, run: str | None, place: str) -> list[Statement]:
+    def _body(self, event: Event) -> str:
         try:
-            body = dumps(self._codec.encode(event))
-            state = self._state_rows(key, event.actions.state_delta)
+            return dumps(self._codec.encode(event))
         except EncodingError as error:
             raise EncodingError(
                 f"event {event.id!r} of {event.author!r} cannot be stored: {error}"
             ) from error
-        row = (*key, event.id, *key, event.timestamp, run, place, body)
+
+    def _event_rows(self, key: Key, event: Event, run: str | None, place: str) -> list[Statement]:
+        row = (*key, event.id, *key, event.timestamp, run, place, self._body(event))
+        state = self._state_rows(key, event.actions.state_delta)
         touch = Statement(sql.TOUCH_SESSION, ((event.timestamp, *key),))
         return [Statement(sql.PUT_EVENT, (row,)), touch, *state]
 

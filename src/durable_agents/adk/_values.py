@@ -1,11 +1,12 @@
 """ADK's and the Gen AI SDK's objects as JSON, for step records, inputs, answers and sessions.
 
 A framework object is stored by its own serialization, without what has its default; values of the user inside it (an
-output, a state delta) by the codec, so that they keep their types.
+output, a state delta) by the codec, so that they keep their types. What a tool returned is JSON in its event, as with
+every session service of ADK, and keeps its types in the tool's own record.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,9 @@ from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types as genai
 from pydantic import BaseModel
 
-from .._core import JsonCodec, Usage
+from .._core import JsonCodec, Usage, type_name
+from .._core.errors import EncodingError
+from ._plain import Results, plain
 from ._private import schema_to_json_schema
 
 _GENAI = tuple(
@@ -38,6 +41,11 @@ class Outcome:
     actions: EventActions = field(default_factory=EventActions)
 
 
+@dataclass(frozen=True, slots=True)
+class Response(Outcome):
+    """The outcome of a tool that a model has called."""
+
+
 def adk_codec(types: Iterable[type] = ()) -> JsonCodec:
     """The codec of one app: framework types, and those its user allowed."""
     hooks: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -46,12 +54,18 @@ def adk_codec(types: Iterable[type] = ()) -> JsonCodec:
     hooks[EventActions] = (_dump_actions, _load_actions)
     hooks[Event] = (_dump_event, _load_event)
     hooks[RequestInput] = (_dump_request, _load_request)
-    hooks[Outcome] = (lambda o: [o.result, o.actions], lambda parts: Outcome(*parts))
-    return JsonCodec((CodeExecutionResult, File, *types), hooks)
+    results = Results()
+    hooks[Outcome] = (lambda o: [results.output(o.result), o.actions], lambda parts: Outcome(*parts))
+    hooks[Response] = (lambda o: [results.response(o.result), o.actions], lambda parts: Response(*parts))
+    results.codec = codec = JsonCodec((CodeExecutionResult, File, *types), hooks)
+    return codec
 
 
-def _dump(model: BaseModel) -> Any:
-    return json.loads(model.model_dump_json(exclude_defaults=True))
+def _dump(model: BaseModel, exclude: Any = None) -> Any:
+    try:
+        return json.loads(model.model_dump_json(exclude_defaults=True, exclude=exclude))
+    except Exception as error:
+        raise EncodingError(f"there is no JSON of a {type(model).__name__}: {error}") from error
 
 
 def _loader(cls: type[BaseModel]) -> Callable[[Any], Any]:
@@ -59,8 +73,7 @@ def _loader(cls: type[BaseModel]) -> Callable[[Any], Any]:
 
 
 def _dump_actions(actions: EventActions) -> Any:
-    parts = json.loads(actions.model_dump_json(exclude_defaults=True, exclude={"state_delta"}))
-    return [parts, dict(actions.state_delta)]
+    return [_dump(actions, {"state_delta"}), dict(actions.state_delta)]
 
 
 def _load_actions(data: Any) -> EventActions:
@@ -70,16 +83,49 @@ def _load_actions(data: Any) -> EventActions:
     return actions
 
 
+_RESPONSES = {"parts": {"__all__": {"function_response": {"response"}}}}
+
+
 def _dump_event(event: Event) -> Any:
-    parts = event.model_dump_json(exclude_defaults=True, exclude={"actions", "output"})
-    return [json.loads(parts), event.actions, event.output]
+    parts = _dump(event, {"actions": True, "output": True, "content": _RESPONSES})
+    return [parts, event.actions, event.output, _dump_responses(event.content)]
 
 
 def _load_event(data: Any) -> Event:
-    parts, actions, output = data
+    parts, actions, output, responses = data
     event = Event.model_validate_json(json.dumps(parts))
     event.actions, event.output = actions, output
+    for at, response in _responses(event.content):
+        response.response = responses[at]
     return event
+
+
+def _responses(content: genai.Content | None) -> Iterator[tuple[str, genai.FunctionResponse]]:
+    """What tools have returned, by the number of its part."""
+    for at, part in enumerate((content.parts if content else None) or ()):
+        if part.function_response is not None:
+            yield str(at), part.function_response
+
+
+def _dump_responses(content: genai.Content | None) -> dict[str, Any]:
+    """By themselves: in a value of the user also what has its default counts, and a lone surrogate can be stored."""
+    found = {}
+    for at, response in _responses(content):
+        try:
+            found[at] = plain(response.response)
+        except EncodingError as error:
+            raise EncodingError(f"the result of tool {response.name!r} has no JSON: {error}") from error
+    return found
+
+
+def content_text(content: genai.Content) -> str:
+    """A content of a prompt, whose text is the same for a tool's result and for the record of that."""
+    try:
+        responses = _dump_responses(content)
+        text = content.model_dump_json(exclude_defaults=True, exclude=_RESPONSES)
+        return text + json.dumps(responses) if responses else text
+    except (ValueError, EncodingError):
+        return type_name(type(content))
 
 
 def _dump_request(request: RequestInput) -> Any:
