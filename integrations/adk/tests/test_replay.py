@@ -17,7 +17,7 @@ from google.adk.tools.agent_tool import AgentTool
 
 import durable_agents
 from durable_agents import runs
-from durable_agents.errors import DivergedError
+from durable_agents.errors import DivergedError, RunWaiting
 
 from .kit import (
     EFFECTS,
@@ -344,3 +344,30 @@ async def test_a_session_service_of_the_users_own_has_each_event_once(tmp_path: 
     assert [event.timestamp for event in after[: len(before)]] == [event.timestamp for event in before]
     assert texts(await run(app, "again", run_id="r2")) == ["done"]
     assert EFFECTS.count("charge 1") == 2
+
+
+async def test_at_most_once_holds_for_a_runner_that_is_called_inside_of_a_run() -> None:
+    kill = killed_once()
+
+    def charge_card(amount: int) -> str:
+        """Charge a card."""
+        EFFECTS.append("charge")
+        kill()
+        return f"receipt {amount}"
+
+    inner = durable(
+        agent("cashier", in_turn(("charge_card", {"amount": 7})), [charge_card]), at_most_once={"charge_card"}
+    )
+
+    async def ask_cashier() -> str:
+        """Ask the cashier."""
+        return texts(await run(inner, run_id="inner"))[-1]
+
+    app = durable(agent("clerk", in_turn(("ask_cashier", {})), [ask_cashier]))
+    with pytest.raises(Killed):
+        await run(app, run_id="r1")
+    with pytest.raises(RunWaiting):
+        await run(app, run_id="r1")
+    runs.get("r1").answer({"result": "receipt 7"})
+    assert texts(await asyncio.to_thread(runs.get("r1").result, 10)) == ["done"]
+    assert EFFECTS.count("charge") == 1

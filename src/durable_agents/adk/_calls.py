@@ -19,9 +19,8 @@ from google.adk.agents.context import Context
 from google.adk.events.event_actions import EventActions
 from google.adk.models.llm_response import LlmResponse
 
-from .._core import RUN, Call, StandIn, aparts, begin, cut, parts
+from .._core import RUN, Call, StandIn, aparts, begin, cut, described, parts
 from .._core.errors import EncodingError
-from ._places import described
 from ._private import (
     AgentTool,
     BaseLlmFlow,
@@ -186,7 +185,7 @@ async def _call_tool(native: Any, tool: Any, args: dict[str, Any], tool_context:
         "tool",
         tool.name,
         key=tool_context.function_call_id or "",
-        input=described(run, args),
+        input=described(args),
         codec=run.runner.codec,
         leaf=not isinstance(tool, AgentTool | NodeTool),
     )
@@ -203,7 +202,7 @@ class _Tool(StandIn):
         real, attempt = self.real, tool_context.attempt_count
         leaf = not isinstance(real, AgentTool | NodeTool)
         call = begin(
-            "tool", real.name, input=described(run, args), codec=run.runner.codec, leaf=leaf, ordered=True,
+            "tool", real.name, input=described(args), codec=run.runner.codec, leaf=leaf, ordered=True,
             attempt=attempt,
         )  # fmt: skip
         assert call is not None
@@ -273,7 +272,7 @@ def _node_call(node: Any, context: Context, kwargs: dict[str, Any]) -> Call:
     assert run is not None
     arguments = {k: v for k, v in kwargs.items() if k != node._context_param_name}
     call = begin(
-        "node", node.name, input=described(run, arguments), codec=run.runner.codec, ordered=True,
+        "node", node.name, input=described(arguments), codec=run.runner.codec, ordered=True,
         attempt=context.attempt_count,
     )  # fmt: skip
     assert call is not None

@@ -8,15 +8,14 @@ Ids of events, function calls and invocations are made from the scope and a coun
 calls come in any order: each call counts for itself.
 """
 
-import json
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import RUN, SCOPE, Execution, Scope, cut, escape, having, inside, scope, type_name
-from .._core.errors import ConcurrentPathError, EncodingError
+from .._core import RUN, SCOPE, Execution, Scope, cut, described, escape, having, inside, scope
+from .._core.errors import ConcurrentPathError
 from ._private import BaseAgent, NodeRunner, Workflow, batch_executor, id_provider
 
 _NAMESPACE = uuid.UUID("6f1d1f5e-8a0f-4b5a-9d38-0b7c2f6c9a11")
@@ -101,7 +100,7 @@ def _node_segment(run: Execution, runner: Any, node_input: Any) -> str:
     name = escape(runner._node.name)
     around = runner._parent_ctx.node
     if isinstance(around, Workflow) and _is_racy(around):
-        return f"{name}:{run.digest(described(run, node_input))[:12]}"
+        return f"{name}:{run.digest(described(node_input))[:12]}"
     # ADK's own numbers are dealt out in order of arrival, also to parallel tool calls; a scope counts its own.
     return name if runner.run_id.isdigit() else f"{name}:{escape(runner.run_id)}"
 
@@ -118,14 +117,6 @@ def _is_racy(workflow: Any) -> bool:
         if not edge.to_node._requires_all_predecessors:
             arrivals[edge.to_node.name] = arrivals.get(edge.to_node.name, 0) + 1
     return any(count > 1 for count in ways.values()) and any(count > 1 for count in arrivals.values())
-
-
-def described(run: Execution, value: Any) -> str:
-    """A value as text that is the same in every replay; an object without durable form is described by its type."""
-    try:
-        return json.dumps(run.runner.codec.encode(value), sort_keys=True)
-    except EncodingError:
-        return type_name(type(value))
 
 
 # -- ids

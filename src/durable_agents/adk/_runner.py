@@ -13,7 +13,7 @@ from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types as genai
 
-from .._core import Execution, Pause, Question, Request, Runner, Scope, Store, inside
+from .._core import Execution, Pause, Question, Request, Runner, Scope, Store, acting, inside
 from .._core.errors import ConfigurationError, NotSupported
 from ._borrowed import BorrowedSessionService
 from ._places import durable_ids, here, within
@@ -82,7 +82,7 @@ class AppRunner(Runner):
         above, segment = here(run), self._segment(run_id)
         used = above.use(segment)
         own = Scope(above.child(used), above.child_key(used), in_step=above.in_step, events=above.events)
-        stepped = within(lambda: _standing(own), NativeRunner.run_async(self.app, **arguments))
+        stepped = within(lambda: self._standing(own), NativeRunner.run_async(self.app, **arguments))
         try:
             async for event in stepped:
                 yield event
@@ -103,13 +103,18 @@ class AppRunner(Runner):
         execution.memory[_OPEN] = _still_open(answered)
         native = NativeRunner.run_async(self.app, **self._arguments(execution, answered))
 
-        stepped = within(lambda: _standing(place), native)
+        stepped = within(lambda: self._standing(place), native)
         try:
             async for event in stepped:
                 self._note(execution, event)
                 yield event
         finally:
             await stepped.aclose()
+
+    @contextmanager
+    def _standing(self, place: Scope) -> Iterator[None]:
+        with inside(place), durable_ids(), acting(self):
+            yield
 
     def _arguments(self, execution: Execution, answered: list[Question]) -> dict[str, Any]:
         recorded = execution.input
@@ -158,12 +163,6 @@ class AppRunner(Runner):
 
     def paused_result(self, run_id: str, request: Any, pause: Question) -> list[Event]:
         return self.sessions.of_run(run_id, pause.state["events"])
-
-
-@contextmanager
-def _standing(place: Scope) -> Iterator[None]:
-    with inside(place), durable_ids():
-        yield
 
 
 def _native(pauses: list[Question]) -> list[Question]:
