@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from agents import Agent, AgentsException, MultiProvider, RunConfig
@@ -18,7 +19,7 @@ from .._core import RUN, Codec, Execution, Pause, Question, Request, Run, Runner
 from .._core.errors import CancelRequested, EncodingError, NotSupported, RunCancelled
 from . import _approvals, _private, _results, _sessions
 from ._calls import FRAME, Frame
-from ._context import refill
+from ._context import changes_of, refill
 from ._shape import structure_of
 
 RECORDED = ("max_turns", "previous_response_id", "auto_previous_response_id", "conversation_id")
@@ -85,7 +86,9 @@ class AgentsRunner(Runner):
             result = await self._native(input, options, streams=bool(execution.incidental["streams"]))
         if isinstance(result, RunResultStreaming) and not result.interruptions:
             with suppress(EncodingError):  # nobody listens: what is asked for is the result
+                context = result.context_wrapper.context
                 result = self.decode_result(self.encode_result(execution, result))
+                result.context_wrapper.context = context
         return self.outcome(execution, result)
 
     async def _native(self, input: Any, options: dict[str, Any], streams: bool) -> RunResultBase:
@@ -141,7 +144,7 @@ class AgentsRunner(Runner):
         context, kept = options.get("context"), self.codec.decode(pause.state["context"])
         if kept is not None and (context is None or not live or not (live.answers or refill(context, kept))):
             context = kept
-        state = await _results.decode_state(self.agent, pause.state, context)
+        state = await _results.decode_state(self.agent, pause.state, context, self.codec)
         _approvals.apply(state, pause)
         for name in ("max_turns", "context", "previous_response_id", "conversation_id"):
             options.pop(name, None)  # the state has them
@@ -207,7 +210,9 @@ class AgentsRunner(Runner):
         return Pause(questions, _results.encode_state(result, self.codec), result)
 
     def encode_result(self, execution: Execution, result: Any) -> Any:
-        return _results.encode_result(result, self.codec)
+        # A context that was recorded can be made again by a replay, if nothing else is missing for that.
+        again = "context" in execution.input["options"] and not execution.journal.opening["live"]
+        return _results.encode_result(result, self.codec, None if again else partial(changes_of, execution))
 
     def decode_result(self, data: Any) -> Any:
         return _results.decode_result(self.agent, data, self.codec)
