@@ -5,12 +5,13 @@ every finished step is served from its record.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from agents import Agent, AgentsException, MultiProvider, RunConfig
 from agents.result import RunResultBase, RunResultStreaming
@@ -190,8 +191,10 @@ class AgentsRunner(Runner):
         with self._loop(execution):
             try:
                 await native()
+                if isinstance(streamed._stored_exception, asyncio.CancelledError):  # the SDK has swallowed it
+                    raise streamed._stored_exception
             except asyncio.CancelledError:
-                if streamed._cancel_mode != "none":
+                if streamed._cancel_mode != "none" and not getattr(streamed, _LEFT, False):
                     _stop(execution)
                 raise
         if streamed._cancel_mode == "after_turn" and streamed.final_output is None:
@@ -276,11 +279,15 @@ def _changed(config: RunConfig | dict[str, Any]) -> dict[str, Any]:
 _native_run: Any = _private.AgentRunner.run
 _native_run_streamed: Any = _private.AgentRunner.run_streamed
 _start_streaming: Any = _private.run.start_streaming
+_native_cancel: Any = RunResultStreaming.cancel
+_stream_events = RunResultStreaming.stream_events.__code__
+_LEFT = "_durable_agents_left"
 
 
 def install() -> None:
-    """Let the SDK's task that drives a streamed run open the durable run first."""
+    """Let the SDK's task that drives a streamed run open the durable run first, and know why it is cancelled."""
     _private.run.start_streaming = _started
+    RunResultStreaming.cancel = _cancelled  # type: ignore[method-assign]
 
 
 async def _started(**arguments: Any) -> None:
@@ -290,3 +297,10 @@ async def _started(**arguments: Any) -> None:
         return
     STARTED.set(None)
     await started.runner.stream(started, lambda: _start_streaming(**arguments), arguments["streamed_result"])
+
+
+def _cancelled(self: RunResultStreaming, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
+    """The SDK calls `cancel` itself when the task that listens is cancelled; that ends no durable run."""
+    if sys._getframe(1).f_code is _stream_events:
+        setattr(self, _LEFT, True)
+    _native_cancel(self, mode)
