@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from agents import Agent, RunConfig, RunContextWrapper, function_tool, handoff
@@ -209,8 +210,14 @@ class Ledger:
     balance: int = 100
 
 
-@scenario
-def changed_context(world: World) -> Scenario:
+@dataclass
+class Desk(Ledger):
+    """With something that exists in its own process only."""
+
+    lock: Any = field(default_factory=Lock, repr=False, compare=False)
+
+
+def _changing(world: World) -> Agent[Any]:
     """Tools that change the user's own object, which the next instructions depend on."""
 
     @function_tool
@@ -240,10 +247,20 @@ def changed_context(world: World) -> Scenario:
     def instructed(ledger: RunContextWrapper[Ledger], agent: Agent[Any]) -> str:
         return f"{ledger.context.balance} left, seen {ledger.context.visited}"
 
-    agent = Agent[Ledger](
+    return Agent[Ledger](
         name="clerk", instructions=instructed, model=Brain(world, "clerk", plan), tools=[pay, visit]
     )
-    return scene(agent, run(context=Ledger))
+
+
+@scenario
+def changed_context(world: World) -> Scenario:
+    return scene(_changing(world), run(context=Ledger))
+
+
+@scenario
+def changed_live_context(world: World) -> Scenario:
+    """Whoever asks again, for a run that is over already, too, gets the changes in the object that they bring."""
+    return scene(_changing(world), run(context=Desk), restore=lambda run: {"context": Desk()})
 
 
 @scenario

@@ -1,6 +1,7 @@
 """Guardrails of each kind, that pass, reject and trip."""
 
 import asyncio
+from datetime import date
 from typing import Any
 
 from agents import (
@@ -37,7 +38,7 @@ def _guarded(world: World, trips: str = "") -> Agent[Any]:
     @input_guardrail(run_in_parallel=False)
     def before(context: RunContextWrapper[Any], agent: Agent[Any], input: Any) -> GuardrailFunctionOutput:
         world.effect("before")
-        return GuardrailFunctionOutput("seen before", trips == "before")
+        return GuardrailFunctionOutput({"seen": {1, 2}, "on": date(2026, 1, 2)}, trips == "before")
 
     @input_guardrail
     async def beside(

@@ -266,7 +266,8 @@ async def test_a_context_without_durable_form_is_live() -> None:
         app.start("hi", context=basket)
     restoring = durable(clerk([]), restore=lambda run: {"context": basket})
     run = restoring.start("hi", run_id="r2", context=basket)
-    assert run.result(timeout=10).context_wrapper.context is basket
+    assert run.result(timeout=10).final_output == "done: ['receipt 7']"
+    assert (await restoring.run("hi", run_id="r2", context=basket)).context_wrapper.context is basket
 
 
 class Verdict(BaseModel):

@@ -276,7 +276,7 @@ def _output_guardrail(
 
 
 def _guardrail_call(frame: Frame, guardrail: Any, key: str) -> Call:
-    codec = OutcomeCodec(GuardrailCodec(frame.codec))
+    codec = OutcomeCodec(GuardrailCodec(frame.codec, guardrail.get_name()))
     return _call("guardrail", guardrail.get_name(), key=key, codec=codec)
 
 

@@ -11,13 +11,13 @@ at the same time are not told apart: when a crash cuts one off, its change may b
 import asyncio
 import dataclasses
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .._core import Call, Codec, dumps, logger
+from .._core import Call, Codec, Execution, dumps, logger
 from .._core.errors import EncodingError
 from . import _private
 
@@ -77,6 +77,20 @@ async def astep_on_context(call: Call, context: Any, codec: Codec, body: Callabl
         watch.settle(call.run.journal.known[call.path].seq, outcome, made=ran)
     value: T = outcome.value
     return value
+
+
+def changes_of(run: Execution, context: Any) -> dict[str, Any]:
+    """What the recorded steps have changed in a context, as it is at the end of the run."""
+    watch: _Watch | None = run.memory.get("contexts", {}).get(id(context))
+    return {"changed": {}, "removed": []} if watch is None else watch.all_changes()
+
+
+def make_changes(context: Any, changes: Mapping[str, Any], codec: Codec) -> None:
+    """Make the changes of another process's context in this one."""
+    for name, value in changes["changed"].items():
+        _put(context, name, codec.decode(value))
+    for name in changes["removed"]:
+        _parts(context).pop(name, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +171,11 @@ class _Watch:
                 why = "was set to something that cannot be recorded; after a crash it is not there"
                 logger.warning("the context's %r %s", name, why)
         return changed, removed
+
+    def all_changes(self) -> dict[str, Any]:
+        now, names = self._snapshot(), sorted(self._from)
+        changed = {name: now[name].data for name in names if name in now and now[name].text is not None}
+        return {"changed": changed, "removed": [name for name in names if name not in now]}
 
     def settle(self, seq: int, outcome: Outcome, made: bool) -> None:
         """The changes are recorded under this number; make them, when the step did not run here."""

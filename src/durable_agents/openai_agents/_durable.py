@@ -14,6 +14,7 @@ from .._core.errors import ConfigurationError, EncodingError, NotSupported, NotW
 from . import _approvals
 from ._context import refill
 from ._private import run as _sdk
+from ._results import give_context
 from ._runner import STARTED, AgentsRunner, Live, Started, recordable
 from ._sessions import check_session, id_of
 from ._shape import check_agent, types_of
@@ -72,8 +73,8 @@ class DurableRunner(AgentsRunner):
         """
         found = self._request(input, dict(options), run_id)
         if isinstance(found, Run):
-            return self._waiting(found)
-        return _to_caller(await self.acall(*found), options.get("context"))
+            return self._to_caller(self._waiting(found), options.get("context"))
+        return self._to_caller(await self.acall(*found), options.get("context"))
 
     def run_sync(
         self, input: Input, *, run_id: str | None = None, **options: Unpack[RunOptions[Any]]
@@ -81,8 +82,8 @@ class DurableRunner(AgentsRunner):
         """As `Runner.run_sync`, in a durable run; the agent runs on the library's own event loop. See `run`."""
         found = self._request(input, dict(options), run_id)
         if isinstance(found, Run):
-            return self._waiting(found)
-        return _to_caller(self.call_home(*found), options.get("context"))
+            return self._to_caller(self._waiting(found), options.get("context"))
+        return self._to_caller(self.call_home(*found), options.get("context"))
 
     def run_streamed(
         self, input: Input, *, run_id: str | None = None, **options: Unpack[RunOptions[Any]]
@@ -204,15 +205,18 @@ class DurableRunner(AgentsRunner):
         result: RunResult = self.paused_result(run.id, None, pause)
         return result
 
+    def _to_caller(self, result: RunResult, context: Any) -> RunResult:
+        """The result of a run that ended elsewhere, whose changes of the context the caller's own object gets here."""
+        wrapper: Any = result.context_wrapper
+        if context is None or wrapper.context is context:
+            return result
+        if wrapper.context is None:
+            give_context(result, context, self.codec)
+        elif refill(context, wrapper.context):
+            wrapper.context = context
+        return result
+
 
 def _calls(questions: Iterable[str]) -> set[str]:
     """The tool calls that are asked about."""
     return {question.partition("#")[0] for question in questions}
-
-
-def _to_caller(result: RunResult, context: Any) -> RunResult:
-    """The result of a run that ended elsewhere, whose changes of the context the caller's own object gets here."""
-    wrapper: Any = result.context_wrapper
-    if context is not None and wrapper.context is not None and refill(context, wrapper.context):
-        wrapper.context = context
-    return result

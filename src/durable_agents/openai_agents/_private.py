@@ -10,7 +10,7 @@ from typing import Any
 
 from agents import run as _run
 from agents import tool as _tool
-from agents.result import RunResult
+from agents.result import RunResult, RunResultStreaming
 from agents.run import AgentRunner
 from agents.run_context import RunContextWrapper
 from agents.run_internal import guardrails as _guardrails
@@ -108,6 +108,7 @@ _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "RunState.to_json": (RunState.to_json, ("self", "context_serializer")),
     "RunState._find_nested_approval_state": (
         RunState._find_nested_approval_state, ("self", "approval_item")),
+    "RunResultStreaming.cancel": (RunResultStreaming.cancel, ("self", "mode")),
     "RunContextWrapper.get_approval_status": (
         RunContextWrapper.get_approval_status, ("self", "tool_name", "call_id")),
 }  # fmt: skip
@@ -124,6 +125,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
         "_model_responses", "_last_processed_response", "_current_turn", "_current_turn_persisted_item_count",
         "_max_turns", "_current_step", "_input_guardrail_results", "_output_guardrail_results",
         "_tool_input_guardrail_results", "_tool_output_guardrail_results"),
+    RunResultStreaming: ("_cancel_mode", "_event_queue", "_stored_exception", "is_complete"),
     FunctionTool: ("_is_agent_tool", "_agent_instance", "output_json_schema"),
 }  # fmt: skip
 

@@ -6,14 +6,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import Any, TypeVar
 
-from agents import Agent, RunResult, RunState
+from agents import Agent, OutputGuardrailResult, RunResult, RunState
 from agents.items import ToolCallOutputItem
 from agents.result import RunResultBase
 
 from .._core import Codec
+from .._core.codec import type_name
 from .._core.errors import EncodingError
+from ._context import make_changes
+from ._values import durable_verdict
 
 T = TypeVar("T")
+
+
+_VERDICTS = (
+    "input_guardrail_results", "output_guardrail_results", "tool_input_guardrail_results",
+    "tool_output_guardrail_results",
+)  # fmt: skip
 
 
 def encode_state(result: RunResultBase, codec: Codec) -> dict[str, Any]:
@@ -24,7 +33,44 @@ def encode_state(result: RunResultBase, codec: Codec) -> dict[str, Any]:
         kept = codec.encode(context)
     except EncodingError:
         kept = None  # a live argument: it comes from the caller, or from restore=
-    return {"state": _json_of(state), "context": kept}
+    return {"state": _json_of(state), "context": kept, **_values_of(result, codec)}
+
+
+def _values_of(result: RunResultBase, codec: Codec) -> dict[str, Any]:
+    """What the SDK would write as text where it is no JSON: what tools returned, and what guardrails said of it."""
+    outputs = {
+        str(number): _or_text(item.output, codec)
+        for number, item in enumerate(result.new_items)
+        if isinstance(item, ToolCallOutputItem) and not isinstance(item.output, str)
+    }
+    verdicts = {name: [_verdict(each, codec) for each in getattr(result, name)] for name in _VERDICTS}
+    return {"outputs": outputs, "verdicts": verdicts}
+
+
+def _verdict(result: Any, codec: Codec) -> dict[str, Any]:
+    """A guardrail's output, and what it judged where the SDK keeps that."""
+    data = {"output": codec.encode(durable_verdict(result.output, codec)[0])}
+    if isinstance(result, OutputGuardrailResult):
+        data["judged"] = _or_text(result.agent_output, codec)
+    return data
+
+
+def _or_text(value: Any, codec: Codec) -> Any:
+    """The value, or its text as the record of its step has it, where that was said."""
+    try:
+        return codec.encode(value)
+    except EncodingError:
+        return str(value)
+
+
+def _set_values(state: Any, data: dict[str, Any], codec: Codec) -> None:
+    for number, output in data["outputs"].items():
+        state._session_items[int(number)].output = codec.decode(output)
+    for name, verdicts in data["verdicts"].items():
+        for result, verdict in zip(getattr(state, f"_{name}"), verdicts, strict=True):
+            result.output = codec.decode(verdict["output"])
+            if "judged" in verdict:
+                result.agent_output = codec.decode(verdict["judged"])
 
 
 def _json_of(state: Any) -> dict[str, Any]:
@@ -37,7 +83,7 @@ def _drop_contexts(data: Any) -> None:
     """The SDK writes the user's context as it can, in each nested state again; ours is kept apart."""
     if isinstance(data, dict):
         if "context_meta" in data:
-            data["context"] = None
+            data["context"] = data["context_meta"] = None
         for value in data.values():
             _drop_contexts(value)
     elif isinstance(data, list):
@@ -45,45 +91,72 @@ def _drop_contexts(data: Any) -> None:
             _drop_contexts(value)
 
 
-async def decode_state(agent: Agent[Any], data: dict[str, Any], context: Any) -> RunState[Any]:
+async def decode_state(agent: Agent[Any], data: dict[str, Any], context: Any, codec: Codec) -> RunState[Any]:
     """The state of a paused run, for the user's own agents."""
     state: RunState[Any] = await RunState.from_json(agent, data["state"], context_override=context)
+    _set_values(state, data, codec)
     return state
 
 
-def encode_result(result: RunResultBase, codec: Codec) -> dict[str, Any]:
-    """A finished run. Raises `EncodingError` when its output or context has no durable form."""
+def encode_result(
+    result: RunResultBase, codec: Codec, changes: Callable[[Any], dict[str, Any]] | None
+) -> dict[str, Any]:
+    """A finished run.
+
+    Args:
+        changes: what the run has changed in a context that has no durable form and is left out; None for a run whose
+            context must be stored.
+
+    Raises:
+        EncodingError: its output, or such a context, has no durable form.
+    """
     data = _json_of(result.to_state())  # type: ignore[attr-defined]
     data["last_processed_response"] = None  # only a run that goes on needs it
-    outputs = {
-        str(number): codec.encode(item.output)
-        for number, item in enumerate(result.new_items)
-        if isinstance(item, ToolCallOutputItem) and not isinstance(item.output, str)
-    }
-    return {
+    values, context = _values_of(result, codec), result.context_wrapper.context
+    stored = {
         "state": data,
         "input": codec.encode(result.input),
-        "final_output": codec.encode(result.final_output),
-        "context": codec.encode(result.context_wrapper.context),
-        "outputs": outputs,
+        "final_output": _final_output(result, codec, values["outputs"]),
+        **values,
     }
+    try:
+        return {**stored, "context": codec.encode(context)}
+    except EncodingError:
+        if changes is None:
+            raise
+        return {**stored, "context": None, "changes": {"type": type_name(type(context)), **changes(context)}}
+
+
+def _final_output(result: RunResultBase, codec: Codec, outputs: dict[str, Any]) -> Any:
+    """What a tool has returned as the run's output is kept as the tool's own output is."""
+    for number in outputs:
+        item: Any = result.new_items[int(number)]
+        if item.output is result.final_output:
+            return outputs[number]
+    return codec.encode(result.final_output)
 
 
 def decode_result(agent: Agent[Any], data: dict[str, Any], codec: Codec) -> RunResult:
     context = codec.decode(data["context"])
-    result = result_of(_now(lambda: decode_state(agent, data, context)))
+    result = result_of(_now(lambda: decode_state(agent, data, context, codec)))
     result.input = codec.decode(data["input"])
     result.final_output = codec.decode(data["final_output"])
-    for number, output in data["outputs"].items():
-        item: Any = result.new_items[int(number)]
-        item.output = codec.decode(output)
+    vars(result)["_changes"] = data.get("changes")
     return result
+
+
+def give_context(result: RunResult, context: Any, codec: Codec) -> None:
+    """A result without a context gets the reader's own, with what the run has changed in it."""
+    result.context_wrapper.context = context
+    changes = vars(result).get("_changes")
+    if changes is not None and changes["type"] == type_name(type(context)):
+        make_changes(context, changes, codec)
 
 
 def paused_result(agent: Agent[Any], data: dict[str, Any], codec: Codec) -> RunResult:
     """What the native verb has returned for a run that waits."""
     context = codec.decode(data["context"])
-    return result_of(_now(lambda: decode_state(agent, data, context)))
+    return result_of(_now(lambda: decode_state(agent, data, context, codec)))
 
 
 def _now(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

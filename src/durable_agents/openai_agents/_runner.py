@@ -5,20 +5,22 @@ every finished step is served from its record.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from agents import Agent, AgentsException, MultiProvider, RunConfig
 from agents.result import RunResultBase, RunResultStreaming
 
-from .._core import RUN, Codec, Execution, Pause, Question, Request, Run, Runner, having, scope
+from .._core import RUN, Codec, Execution, Pause, Question, Request, Run, Runner, acting, having, scope
 from .._core.errors import CancelRequested, EncodingError, NotSupported, RunCancelled
 from . import _approvals, _private, _results, _sessions
 from ._calls import FRAME, Frame
-from ._context import refill
+from ._context import changes_of, refill
 from ._shape import structure_of
 
 RECORDED = ("max_turns", "previous_response_id", "auto_previous_response_id", "conversation_id")
@@ -85,7 +87,9 @@ class AgentsRunner(Runner):
             result = await self._native(input, options, streams=bool(execution.incidental["streams"]))
         if isinstance(result, RunResultStreaming) and not result.interruptions:
             with suppress(EncodingError):  # nobody listens: what is asked for is the result
+                context = result.context_wrapper.context
                 result = self.decode_result(self.encode_result(execution, result))
+                result.context_wrapper.context = context
         return self.outcome(execution, result)
 
     async def _native(self, input: Any, options: dict[str, Any], streams: bool) -> RunResultBase:
@@ -141,7 +145,7 @@ class AgentsRunner(Runner):
         context, kept = options.get("context"), self.codec.decode(pause.state["context"])
         if kept is not None and (context is None or not live or not (live.answers or refill(context, kept))):
             context = kept
-        state = await _results.decode_state(self.agent, pause.state, context)
+        state = await _results.decode_state(self.agent, pause.state, context, self.codec)
         _approvals.apply(state, pause)
         for name in ("max_turns", "context", "previous_response_id", "conversation_id"):
             options.pop(name, None)  # the state has them
@@ -178,7 +182,11 @@ class AgentsRunner(Runner):
     async def _stream_nested(self, started: Started, native: Callable[[], Any]) -> None:
         run = RUN.get()
         assert run is not None
-        with scope(self._segment(started.run_id)), having(FRAME, Frame(run, self.codec, self.agent)):
+        with (
+            scope(self._segment(started.run_id)),
+            acting(self),
+            having(FRAME, Frame(run, self.codec, self.agent)),
+        ):
             await native()
 
     async def _streaming(
@@ -187,8 +195,10 @@ class AgentsRunner(Runner):
         with self._loop(execution):
             try:
                 await native()
+                if isinstance(streamed._stored_exception, asyncio.CancelledError):  # the SDK has swallowed it
+                    raise streamed._stored_exception
             except asyncio.CancelledError:
-                if streamed._cancel_mode != "none":
+                if streamed._cancel_mode != "none" and not getattr(streamed, _LEFT, False):
                     _stop(execution)
                 raise
         if streamed._cancel_mode == "after_turn" and streamed.final_output is None:
@@ -207,7 +217,9 @@ class AgentsRunner(Runner):
         return Pause(questions, _results.encode_state(result, self.codec), result)
 
     def encode_result(self, execution: Execution, result: Any) -> Any:
-        return _results.encode_result(result, self.codec)
+        # A context that was recorded can be made again by a replay, if nothing else is missing for that.
+        again = "context" in execution.input["options"] and not execution.journal.opening["live"]
+        return _results.encode_result(result, self.codec, None if again else partial(changes_of, execution))
 
     def decode_result(self, data: Any) -> Any:
         return _results.decode_result(self.agent, data, self.codec)
@@ -271,11 +283,15 @@ def _changed(config: RunConfig | dict[str, Any]) -> dict[str, Any]:
 _native_run: Any = _private.AgentRunner.run
 _native_run_streamed: Any = _private.AgentRunner.run_streamed
 _start_streaming: Any = _private.run.start_streaming
+_native_cancel: Any = RunResultStreaming.cancel
+_stream_events = RunResultStreaming.stream_events.__code__
+_LEFT = "_durable_agents_left"
 
 
 def install() -> None:
-    """Let the SDK's task that drives a streamed run open the durable run first."""
+    """Let the SDK's task that drives a streamed run open the durable run first, and know why it is cancelled."""
     _private.run.start_streaming = _started
+    RunResultStreaming.cancel = _cancelled  # type: ignore[method-assign]
 
 
 async def _started(**arguments: Any) -> None:
@@ -285,3 +301,10 @@ async def _started(**arguments: Any) -> None:
         return
     STARTED.set(None)
     await started.runner.stream(started, lambda: _start_streaming(**arguments), arguments["streamed_result"])
+
+
+def _cancelled(self: RunResultStreaming, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
+    """The SDK calls `cancel` itself when the task that listens is cancelled; that ends no durable run."""
+    if sys._getframe(1).f_code is _stream_events:
+        setattr(self, _LEFT, True)
+    _native_cancel(self, mode)

@@ -161,24 +161,52 @@ class ToolCodec:
 
 
 class GuardrailCodec:
-    """A guardrail's verdict; of an `output_info` without durable form the plain data is kept, or the text."""
+    """A guardrail's verdict; what in its `output_info` has no durable form is kept as text.
 
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
+    Args:
+        name: the guardrail, for the warning.
+    """
+
+    def __init__(self, codec: Codec, name: str) -> None:
+        self._codec, self._name = codec, name
 
     def encode(self, value: Any) -> Any:
-        try:
-            return self._codec.encode(value)
-        except EncodingError as reason:
-            if not hasattr(value, "output_info"):
-                raise
-            logger.warning("the output_info of a guardrail is kept as plain data: %s", reason)
-        info = value.output_info
-        fields = {**vars(value), "output_info": None}
-        plain = info.model_dump(mode="json") if isinstance(info, pydantic.BaseModel) else repr(info)
-        rebuilt = object.__new__(type(value))
-        rebuilt.__dict__.update({**fields, "output_info": plain})
-        return self._codec.encode(rebuilt)
+        verdict, reason = durable_verdict(value, self._codec)
+        if reason is not None:
+            logger.warning("the output_info of guardrail %r is kept as text: %s", self._name, reason)
+        return self._codec.encode(verdict)
 
     def decode(self, data: Any) -> Any:
         return self._codec.decode(data)
+
+
+def durable_verdict(verdict: Any, codec: Codec) -> tuple[Any, EncodingError | None]:
+    """A verdict that can be encoded, and why it is not the very one that was given."""
+    try:
+        codec.encode(verdict)
+    except EncodingError as reason:
+        if not hasattr(verdict, "output_info"):
+            raise
+        try:
+            info = _in_parts(verdict.output_info, codec)
+        except RecursionError:  # it contains itself
+            info = str(verdict.output_info)
+        durable = object.__new__(type(verdict))
+        durable.__dict__.update({**vars(verdict), "output_info": info})
+        return durable, reason
+    return verdict, None
+
+
+def _in_parts(value: Any, codec: Codec) -> Any:
+    """The value with text in the place of what cannot be encoded; a model that is not allowed is its fields."""
+    try:
+        codec.encode(value)
+    except EncodingError:
+        if isinstance(value, pydantic.BaseModel):
+            value = {name: getattr(value, name) for name in type(value).model_fields}
+        if type(value) is dict:
+            return {_in_parts(key, codec): _in_parts(each, codec) for key, each in value.items()}
+        if type(value) in (list, tuple, set, frozenset):
+            return type(value)(_in_parts(each, codec) for each in value)
+        return str(value)
+    return value
