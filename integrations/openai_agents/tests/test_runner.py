@@ -37,6 +37,7 @@ from durable_agents.errors import (
     NotSupported,
     NotWaiting,
     RunCancelled,
+    RunWaiting,
 )
 
 from .kit import Brain, calls, durable, says, then_done
@@ -793,3 +794,41 @@ async def test_a_state_that_decides_nothing_is_told_what_has_become_of_its_run()
     with pytest.raises(RunCancelled):
         await app.run(second, run_id="r2")
     assert log == ["charge 7"]
+
+
+class Killed(BaseException):
+    """Ends a run where it stands, as the death of its process does."""
+
+
+async def test_at_most_once_holds_for_a_stream_inside_of_a_run() -> None:
+    charged: list[int] = []
+
+    @function_tool
+    async def charge(amount: int) -> str:
+        charged.append(amount)
+        if len(charged) == 1:
+            raise Killed
+        return "receipt"
+
+    inner = durable(
+        Agent(name="cashier", model=then_done(("charge", {"amount": 7})), tools=[charge]),
+        at_most_once={"charge"},
+    )
+
+    @function_tool(failure_error_function=None)
+    async def ask_cashier(question: str) -> str:
+        streamed = inner.run_streamed(question)
+        async for _ in streamed.stream_events():
+            pass
+        return str(streamed.final_output)
+
+    app = durable(
+        Agent(name="clerk", model=then_done(("ask_cashier", {"question": "?"})), tools=[ask_cashier])
+    )
+    with pytest.raises(Killed):
+        await app.run("hi", run_id="r1")
+    with pytest.raises(RunWaiting):
+        await app.run("hi", run_id="r1")
+    runs.get("r1").answer({"result": "receipt 7"})
+    assert "receipt 7" in (await asyncio.to_thread(runs.get("r1").result, 10)).final_output
+    assert charged == [7]
