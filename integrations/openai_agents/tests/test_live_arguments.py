@@ -245,7 +245,8 @@ async def test_what_a_guardrail_tells_is_kept(
     assert {"rows": {1, 2}} in [getattr(item, "output", None) for item in again.new_items]
     assert [record.message for record in caplog.records if "guardrail" in record.message] == [
         "the output_info of guardrail 'odd_one' is kept as text: value.output_info.client is a "
-        f"{__name__}.Client, which may not be stored; allow it with types=[Client] on the runner, or return plain data"
+        f"{__name__}.Client, which may not be stored; use plain data, or a pydantic model, dataclass or enum that is "
+        "named in types=[…]"
     ]
 
 
