@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 from crewai import Agent, Crew, Task
-from crewai.flow.flow import Flow, and_, listen, start
+from crewai.flow.flow import Flow, and_, listen, or_, start
 from crewai.llms.base_llm import BaseLLM
 from crewai.memory.unified_memory import Memory
 from crewai.state.checkpoint_config import CheckpointConfig
-from crewai.tools import tool
 from pydantic import BaseModel
 
 import durable_agents
 from durable_agents import RunWaiting, runs
 from durable_agents.crewai import DurableCrew, DurableFlow
-from durable_agents.errors import ConfigurationError, NotRecoverable, NotSupported
+from durable_agents.errors import ConfigurationError, NotRecoverable, NotSupported, ResultNotRecorded
 
 
 class Killed(BaseException):
@@ -211,32 +210,80 @@ def test_methods_side_by_side_keep_each_others_changes_over_a_death() -> None:
     assert (state.count, state.by, state.id) == (11, {"left": 1, "right": 2}, "r")  # type: ignore[attr-defined]
 
 
-def test_a_result_that_cannot_be_stored_is_made_again_from_the_steps() -> None:
-    charged: list[int] = []
+class Receipt:
+    """No durable form."""
 
-    class Receipt:
-        def __init__(self, text: str) -> None:
-            self.text = text
+    def __init__(self, text: str) -> None:
+        self.text = text
 
-    @tool("charge")
-    def charge(amount: int) -> str:
-        """Charge an amount."""
-        charged.append(amount)
-        return f"receipt {amount}"
+
+def test_a_method_whose_result_cannot_be_stored_does_not_run_again_to_give_it() -> None:
+    acted: list[str] = []
 
     class Odd(Plain):
         @start()
         def pay(self) -> Any:
-            return Receipt(charge.run(amount=1))
+            acted.append("pay")
+            return Receipt("paid")
 
         @listen(pay)
         def end(self, receipt: Any) -> Any:
+            acted.append("end")
             return receipt
 
     app = DurableFlow(Odd, name())
-    assert app.kickoff(run_id="r").text == "receipt 1"
-    assert runs.get("r").result().text == "receipt 1"
-    assert charged == [1]
+    assert app.kickoff(run_id="r").text == "paid"
+    for asking in (lambda: app.kickoff(run_id="r"), lambda: runs.get("r").result()):
+        with pytest.raises(ResultNotRecorded, match=r"'method:pay' of run 'r'.*Receipt.*types=\[Receipt\]"):
+            asking()
+    assert acted == ["pay", "end"]
+
+
+def test_who_lost_a_race_does_not_run_again_to_give_a_result() -> None:
+    acted: list[str] = []
+
+    class Race(Plain):
+        @start()
+        def begin(self) -> None:
+            acted.append("begin")
+
+        @listen(begin)
+        async def quick(self) -> None:
+            acted.append("quick")
+
+        @listen(begin)
+        async def slow(self) -> None:
+            acted.append("slow")
+            await asyncio.sleep(30)
+
+        @listen(or_(quick, slow))
+        def end(self) -> Any:
+            return Receipt("won")
+
+    app = DurableFlow(Race, name())
+    assert app.kickoff(run_id="r").text == "won"
+    ran = list(acted)
+    with pytest.raises(ResultNotRecorded, match="'method:end'"):
+        app.kickoff(run_id="r")
+    assert acted == ran == ["begin", "quick", "slow"]
+
+
+class Verdict(BaseModel):
+    """Of a class that nobody has declared."""
+
+
+def test_a_guardrail_does_not_run_again_to_give_a_result() -> None:
+    judged: list[int] = []
+
+    def judge(output: Any):  # type: ignore[no-untyped-def]
+        judged.append(1)
+        return True, output.model_copy(update={"pydantic": Verdict()})
+
+    app = DurableCrew(crew(guardrail=judge), name())
+    app.kickoff({"what": "one"}, run_id="r")
+    with pytest.raises(ResultNotRecorded, match=r"guardrail:judge.*Verdict"):
+        app.kickoff({"what": "one"}, run_id="r")
+    assert len(judged) == 1
 
 
 def test_what_cannot_be_recorded_is_restored_or_refused() -> None:

@@ -213,7 +213,12 @@ class MethodRun:
         """CrewAI starts methods in an order that depends on the turns alone, whatever task it does it in."""
         with inside(self.flow_run.scope):
             call = begin(
-                kind, name, ordered=True, codec=_MethodCodec(self.run.runner.codec), leaf=kind != "method"
+                kind,
+                name,
+                ordered=True,
+                codec=_MethodCodec(self.run.runner.codec),
+                leaf=kind != "method",
+                user_code=True,
             )
         assert call is not None  # in a run
         return dataclasses.replace(call, alone=False)
@@ -244,6 +249,8 @@ class MethodRun:
                 result, changes = self.call.value_of(record)
                 apply(self.flow._state, changes)
                 return self._ended(result)
+            if self.run.muted:
+                await self.turns.outlast()  # without a record it has lost a race, and is cancelled again
             if not self.run.is_surely_ours:
                 await self.run.in_thread(self.run.confirm)
             try:

@@ -163,7 +163,7 @@ def _guardrail(native: Any, *args: Any, **kwargs: Any) -> Any:
     output = kwargs["output"] if "output" in kwargs else args[0]
     name = str(getattr(guardrail, "__name__", type(guardrail).__name__)).strip("<>")
     text = text_of(getattr(output, "raw", ""))
-    call = begin("guardrail", name, input=text, codec=run.runner.codec, leaf=False)
+    call = begin("guardrail", name, input=text, codec=run.runner.codec, leaf=False, user_code=True)
     assert call is not None
     return call.do(lambda: native(*args, **kwargs))
 
