@@ -15,6 +15,7 @@ from crewai.flow.flow import Flow, and_, listen, or_, start
 from crewai.llms.base_llm import BaseLLM
 from crewai.memory.unified_memory import Memory
 from crewai.state.checkpoint_config import CheckpointConfig
+from crewai.tools import tool
 from pydantic import BaseModel
 
 import durable_agents
@@ -122,6 +123,52 @@ def test_a_task_with_human_input_waits_for_answers() -> None:
         app.kickoff({"what": "one"}, run_id="r")
     run.answer("")
     assert run.result(timeout=60).tasks_output[0].raw == "polite"
+
+
+class Caller(BaseLLM):
+    """Gives its calls in one answer, then ends; dies where it is told to."""
+
+    wanted: Any = None
+    deaths: Any = ()
+
+    def supports_function_calling(self) -> bool:
+        return True
+
+    def call(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [message["content"] for message in messages if message["role"] == "tool"]
+        if not given:
+            return [
+                {"id": id, "type": "function", "function": {"name": "pay", "arguments": f'{{"amount": {n}}}'}}
+                for id, n in self.wanted
+            ]
+        if next(self.deaths, False):
+            raise Killed
+        return " ".join(given)
+
+
+@pytest.mark.parametrize("ids", [("", ""), ("pay", "pay"), ("a", "b")])
+@pytest.mark.parametrize("amounts", [(1, 1), (1, 2)])
+def test_calls_without_an_id_of_their_own_run_side_by_side_and_once(
+    ids: tuple[str, str], amounts: tuple[int, int]
+) -> None:
+    paid: list[int] = []
+    both = threading.Barrier(2, timeout=20)
+
+    @tool("pay")
+    def pay(amount: int) -> str:
+        """Pay an amount."""
+        both.wait()
+        paid.append(amount)
+        return f"paid {amount}"
+
+    model = Caller(model="fake/m", wanted=list(zip(ids, amounts, strict=True)), deaths=iter([True]))
+    clerk = Agent(role="clerk", goal="to pay", backstory="long", llm=model, tools=[pay])
+    task = Task(description="pay", expected_output="x", agent=clerk)
+    app = DurableCrew(Crew(agents=[clerk], tasks=[task]), name())
+    with pytest.raises(Killed):
+        app.kickoff(run_id="r")
+    assert app.kickoff(run_id="r").raw == f"paid {amounts[0]} paid {amounts[1]}"
+    assert sorted(paid) == list(amounts)
 
 
 def test_what_is_remembered_is_remembered_once(tmp_path: Path) -> None:
