@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from crewai import Agent, Crew, Task
 from crewai.flow.flow import Flow, and_, listen, or_, start
+from crewai.flow.human_feedback import human_feedback
+from crewai.flow.persistence import persist
+from crewai.flow.persistence.sqlite import SQLiteFlowPersistence
 from crewai.llms.base_llm import BaseLLM
 from crewai.memory.unified_memory import Memory
 from crewai.state.checkpoint_config import CheckpointConfig
@@ -498,3 +501,76 @@ def test_what_two_methods_begin_side_by_side_is_kept_from_both(flow: Any) -> Non
     assert app.kickoff(run_id=run_id) == native
     assert native[0] == ["one", "two"]
     assert native[-1] == 2
+
+
+# -- state that CrewAI keeps
+
+
+class Log(BaseModel):
+    id: str = ""
+    said: str = ""
+    log: list[str] = []
+
+
+@pytest.mark.parametrize("kind", [dict, Log])
+def test_a_replay_begins_from_the_state_that_the_run_began_from(tmp_path: Path, kind: Any) -> None:
+    deaths = iter([True, False, True])
+
+    @persist(SQLiteFlowPersistence(str(tmp_path / "flows.sqlite")))
+    class Chat(Flow[kind]):  # type: ignore[valid-type]
+        suppress_flow_events: bool = True
+        _skip_auto_memory: bool = True
+
+        def note(self, what: str) -> list[str]:
+            if kind is Log:
+                self.state.log.append(f"{what} {self.state.said}")
+                return list(self.state.log)
+            self.state.setdefault("log", []).append(f"{what} {self.state['said']}")
+            return list(self.state["log"])
+
+        @start()
+        def hear(self) -> None:
+            self.note("heard")
+
+        @listen(hear)
+        @human_feedback(message="fine?")
+        def ask(self) -> str:
+            self.note("asked")
+            return "fine?"
+
+        @listen(ask)
+        def reply(self) -> list[str]:
+            if next(deaths, False):
+                raise Killed
+            return self.note("replied")
+
+    app = DurableFlow(Chat, name())
+    logged = []
+    for said in ("one", "two"):
+        app.kickoff({"id": "chat", "said": said}, run_id=said)
+        with pytest.raises(Killed):
+            app.resume("yes", run_id=said)
+        logged += [f"heard {said}", f"asked {said}", f"replied {said}"]
+        assert app.kickoff({"id": "chat", "said": said}, run_id=said) == logged
+    assert runs.get("two").steps()[0].path == "state:chat"
+
+
+def test_a_result_that_is_asked_for_again_saves_no_state(tmp_path: Path) -> None:
+    """Later runs have moved it on."""
+
+    @persist(SQLiteFlowPersistence(str(tmp_path / "flows.sqlite")))
+    class Odd(Plain):
+        @start()
+        def hear(self) -> None:
+            self.state.setdefault("log", []).append(self.state["said"])
+
+        @listen(hear)
+        def reply(self) -> Any:
+            return Receipt(str(self.state["log"]))
+
+    app = DurableFlow(Odd, name())
+    app.kickoff({"id": "chat", "said": "one"}, run_id="one")
+    app.kickoff({"id": "chat", "said": "two"}, run_id="two")
+    with pytest.raises(ResultNotRecorded):
+        app.kickoff({"id": "chat", "said": "one"}, run_id="one")
+    assert app.kickoff({"id": "chat", "said": "three"}, run_id="three").text == "['one', 'two', 'three']"
