@@ -1,7 +1,8 @@
 """What a flow begins from: the state that CrewAI loads when it is kicked off with an id is a step.
 
 `@persist` saves after each method, so that later in the run the store holds what the run itself has done. A replay
-begins from the state as it was, and does that again. One that only rebuilds a result saves nothing: later runs may have.
+begins from the state as it was, and does that again. One that only rebuilds a result saves nothing: later runs may
+have moved the state on.
 """
 
 import inspect
