@@ -1,6 +1,7 @@
 """What is CrewAI's own: batches, state, waits in tasks, what is refused, and that nothing else is touched."""
 
 import asyncio
+import inspect
 import subprocess
 import sys
 import threading
@@ -379,6 +380,40 @@ def test_durable_agents_imports_no_crewai() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_tool_that_is_on_no_agent_and_may_run_only_once_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @tool("charge")
+    def charge(amount: int) -> str:
+        """Charge an amount."""
+        return "receipt"
+
+    native = crew()
+    app = DurableCrew(native, name(), at_most_once={"charge", "chrage"})
+    native.agents[0].tools = [charge]
+    app.kickoff({"what": "one"})
+    (told,) = [record.getMessage() for record in caplog.records if "at_most_once" in record.getMessage()]
+    assert "named chrage" in told
+    assert "there are charge" in told
+
+
+def test_what_a_crews_users_read() -> None:
+    native = crew()
+    app = DurableCrew(native, name())
+    assert (app.agents, app.tasks, app.usage_metrics) == (native.agents, native.tasks, None)
+    output = app.kickoff({"what": "one"}, None)
+    assert app.usage_metrics == output.token_usage == crew().kickoff({"what": "one"}, None).token_usage
+    app.kickoff_for_each([{"what": "one"}, {"what": "six"}], None)
+    assert app.usage_metrics.total_tokens == 2 * output.token_usage.total_tokens
+
+
+@pytest.mark.parametrize("verb", ["kickoff", "kickoff_async", "akickoff"])
+@pytest.mark.parametrize(("durable", "native"), [(DurableCrew, Crew), (DurableFlow, Flow)])
+def test_verbs_have_the_native_parameters(durable: Any, native: Any, verb: str) -> None:
+    ours, theirs = (list(inspect.signature(getattr(cls, verb)).parameters) for cls in (durable, native))
+    assert ours == [*theirs, "run_id"]
 
 
 # -- what a copy of a crew must not lose

@@ -11,7 +11,8 @@ os.environ.setdefault("CREWAI_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("CREWAI_TRACING_ENABLED", "false")
 
 from . import _calls, _flow, _persistence, _scopes, _traces, _waits
-from ._durable import DurableCrew, DurableFlow
+from ._crew import DurableCrew
+from ._durable import DurableFlow
 
 _calls.install()
 _scopes.install()
