@@ -41,6 +41,19 @@ def three_parallel_calls(world: World) -> Crew:
     return crew([clerk], [task("charge", clerk)])
 
 
+def calls_of_one_id(world: World) -> Crew:
+    """The model gives its calls one id, or none; two of them are equal, and both are meant."""
+
+    def plan(done: int, told: str) -> Any:
+        if done:
+            return f"done: {told.count('receipt')}"
+        wanted = calls(*[("charge", {"amount": n}) for n in (0, 1, 2, 2)])
+        return [{**call, "id": "charge"} for call in wanted[:2]] + [{**call, "id": ""} for call in wanted[2:]]
+
+    clerk = agent(world, plan, [charging(world, late=3)], is_native=True)
+    return crew([clerk], [task("charge", clerk)], cache=False)
+
+
 def hierarchical(world: World) -> Crew:
     def manage(done: int, told: str) -> Any:
         names = ("delegate_work_to_coworker", "ask_question_to_coworker")
@@ -198,6 +211,7 @@ def with_callbacks(world: World) -> Crew:
 of_crew(one_model_call, verbs=("kickoff", "kickoff_async", "akickoff"))
 of_crew(two_react_tasks, verbs=("kickoff", "kickoff_async", "akickoff"))
 of_crew(three_parallel_calls)
+of_crew(calls_of_one_id)
 of_crew(hierarchical)
 of_crew(guarded)
 of_crew(parallel_tasks)

@@ -5,9 +5,12 @@ import time
 from typing import Any
 
 from crewai.flow.flow import Flow, and_, listen, or_, router, start
+from crewai.flow.persistence import persist
+from crewai.flow.persistence.sqlite import SQLiteFlowPersistence
 from pydantic import BaseModel
 
 from crashmatrix import Retry, Scenario, World, scenario
+from durable_agents.crewai import DurableFlow
 
 from .kit import Model, agent, charging, crew, final, kickoff, of_flow, task, two_charges
 
@@ -321,3 +324,31 @@ def ordered_methods(world: World) -> Scenario:
             return {"id": self.state["id"], "said": self.state["said"]}
 
     return of_flow(world, Row, kickoff("kickoff", {"given": 1}), ordered=True)
+
+
+@scenario
+def persisted_thread(world: World) -> Scenario:
+    """Two runs on one state, which CrewAI keeps in a file and loads at each kickoff."""
+
+    @persist(SQLiteFlowPersistence(str(world._ledger.with_name("flows.sqlite"))))
+    class Chat(Quiet):
+        @start()
+        def hear(self) -> None:
+            world.effect(f"hear {self.state['said']}")
+            self.state.setdefault("log", []).append(f"heard {self.state['said']}")
+
+        @listen(hear)
+        async def reply(self) -> list[str]:
+            world.effect(f"reply to {self.state['said']}")
+            self.state["log"].append(f"replied to {self.state['said']}")
+            return list(self.state["log"])
+
+    class Natively:
+        def kickoff(self, inputs: Any) -> Any:
+            return Chat().kickoff(inputs)
+
+    return Scenario(
+        runner=DurableFlow(Chat, "flow"),
+        native=Natively(),
+        turns=[kickoff("kickoff", {"id": "chat", "said": said}, run_id=said) for said in ("one", "two")],
+    )

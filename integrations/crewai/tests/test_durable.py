@@ -1,6 +1,7 @@
 """What is CrewAI's own: batches, state, waits in tasks, what is refused, and that nothing else is touched."""
 
 import asyncio
+import inspect
 import subprocess
 import sys
 import threading
@@ -11,7 +12,10 @@ from typing import Any
 
 import pytest
 from crewai import Agent, Crew, Task
-from crewai.flow.flow import Flow, and_, listen, start
+from crewai.flow.flow import Flow, and_, listen, or_, start
+from crewai.flow.human_feedback import human_feedback
+from crewai.flow.persistence import persist
+from crewai.flow.persistence.sqlite import SQLiteFlowPersistence
 from crewai.llms.base_llm import BaseLLM
 from crewai.memory.unified_memory import Memory
 from crewai.state.checkpoint_config import CheckpointConfig
@@ -21,7 +25,7 @@ from pydantic import BaseModel
 import durable_agents
 from durable_agents import RunWaiting, runs
 from durable_agents.crewai import DurableCrew, DurableFlow
-from durable_agents.errors import ConfigurationError, NotRecoverable, NotSupported
+from durable_agents.errors import ConfigurationError, NotRecoverable, NotSupported, ResultNotRecorded
 
 
 class Killed(BaseException):
@@ -125,6 +129,52 @@ def test_a_task_with_human_input_waits_for_answers() -> None:
     assert run.result(timeout=60).tasks_output[0].raw == "polite"
 
 
+class Caller(BaseLLM):
+    """Gives its calls in one answer, then ends; dies where it is told to."""
+
+    wanted: Any = None
+    deaths: Any = ()
+
+    def supports_function_calling(self) -> bool:
+        return True
+
+    def call(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [message["content"] for message in messages if message["role"] == "tool"]
+        if not given:
+            return [
+                {"id": id, "type": "function", "function": {"name": "pay", "arguments": f'{{"amount": {n}}}'}}
+                for id, n in self.wanted
+            ]
+        if next(self.deaths, False):
+            raise Killed
+        return " ".join(given)
+
+
+@pytest.mark.parametrize("ids", [("", ""), ("pay", "pay"), ("a", "b")])
+@pytest.mark.parametrize("amounts", [(1, 1), (1, 2)])
+def test_calls_without_an_id_of_their_own_run_side_by_side_and_once(
+    ids: tuple[str, str], amounts: tuple[int, int]
+) -> None:
+    paid: list[int] = []
+    both = threading.Barrier(2, timeout=20)
+
+    @tool("pay")
+    def pay(amount: int) -> str:
+        """Pay an amount."""
+        both.wait()
+        paid.append(amount)
+        return f"paid {amount}"
+
+    model = Caller(model="fake/m", wanted=list(zip(ids, amounts, strict=True)), deaths=iter([True]))
+    clerk = Agent(role="clerk", goal="to pay", backstory="long", llm=model, tools=[pay])
+    task = Task(description="pay", expected_output="x", agent=clerk)
+    app = DurableCrew(Crew(agents=[clerk], tasks=[task]), name())
+    with pytest.raises(Killed):
+        app.kickoff(run_id="r")
+    assert app.kickoff(run_id="r").raw == f"paid {amounts[0]} paid {amounts[1]}"
+    assert sorted(paid) == list(amounts)
+
+
 def test_what_is_remembered_is_remembered_once(tmp_path: Path) -> None:
     embedded: list[str] = []
 
@@ -211,32 +261,81 @@ def test_methods_side_by_side_keep_each_others_changes_over_a_death() -> None:
     assert (state.count, state.by, state.id) == (11, {"left": 1, "right": 2}, "r")  # type: ignore[attr-defined]
 
 
-def test_a_result_that_cannot_be_stored_is_made_again_from_the_steps() -> None:
-    charged: list[int] = []
+class Receipt:
+    """No durable form."""
 
-    class Receipt:
-        def __init__(self, text: str) -> None:
-            self.text = text
+    def __init__(self, text: str) -> None:
+        self.text = text
 
-    @tool("charge")
-    def charge(amount: int) -> str:
-        """Charge an amount."""
-        charged.append(amount)
-        return f"receipt {amount}"
+
+def test_a_method_whose_result_cannot_be_stored_does_not_run_again_to_give_it() -> None:
+    acted: list[str] = []
 
     class Odd(Plain):
         @start()
         def pay(self) -> Any:
-            return Receipt(charge.run(amount=1))
+            acted.append("pay")
+            return Receipt("paid")
 
         @listen(pay)
         def end(self, receipt: Any) -> Any:
+            acted.append("end")
             return receipt
 
     app = DurableFlow(Odd, name())
-    assert app.kickoff(run_id="r").text == "receipt 1"
-    assert runs.get("r").result().text == "receipt 1"
-    assert charged == [1]
+    assert app.kickoff(run_id="r").text == "paid"
+    for asking in (lambda: app.kickoff(run_id="r"), lambda: runs.get("r").result()):
+        with pytest.raises(ResultNotRecorded, match=r"'method:pay' of run 'r'.*Receipt.*types=\[Receipt\]"):
+            asking()
+    assert acted == ["pay", "end"]
+
+
+def test_who_lost_a_race_does_not_run_again_to_give_a_result() -> None:
+    acted: list[str] = []
+
+    class Race(Plain):
+        @start()
+        def begin(self) -> None:
+            acted.append("begin")
+
+        @listen(begin)
+        async def quick(self) -> None:
+            acted.append("quick")
+
+        @listen(begin)
+        async def slow(self) -> None:
+            acted.append("slow")
+            await asyncio.sleep(30)
+
+        @listen(or_(quick, slow))
+        def end(self) -> Any:
+            return Receipt("won")
+
+    app = DurableFlow(Race, name())
+    assert app.kickoff(run_id="r").text == "won"
+    ran = list(acted)
+    with pytest.raises(ResultNotRecorded, match="'method:end'"):
+        app.kickoff(run_id="r")
+    assert acted == ran
+    assert sorted(ran) == ["begin", "quick", "slow"]
+
+
+class Verdict(BaseModel):
+    """Of a class that nobody has declared."""
+
+
+def test_a_guardrail_does_not_run_again_to_give_a_result() -> None:
+    judged: list[int] = []
+
+    def judge(output: Any):  # type: ignore[no-untyped-def]
+        judged.append(1)
+        return True, output.model_copy(update={"pydantic": Verdict()})
+
+    app = DurableCrew(crew(guardrail=judge), name())
+    app.kickoff({"what": "one"}, run_id="r")
+    with pytest.raises(ResultNotRecorded, match=r"guardrail:judge.*Verdict"):
+        app.kickoff({"what": "one"}, run_id="r")
+    assert len(judged) == 1
 
 
 def test_what_cannot_be_recorded_is_restored_or_refused() -> None:
@@ -282,6 +381,40 @@ def test_durable_agents_imports_no_crewai() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_tool_that_is_on_no_agent_and_may_run_only_once_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @tool("charge")
+    def charge(amount: int) -> str:
+        """Charge an amount."""
+        return "receipt"
+
+    native = crew()
+    app = DurableCrew(native, name(), at_most_once={"charge", "chrage"})
+    native.agents[0].tools = [charge]
+    app.kickoff({"what": "one"})
+    (told,) = [record.getMessage() for record in caplog.records if "at_most_once" in record.getMessage()]
+    assert "named chrage" in told
+    assert "there are charge" in told
+
+
+def test_what_a_crews_users_read() -> None:
+    native = crew()
+    app = DurableCrew(native, name())
+    assert (app.agents, app.tasks, app.usage_metrics) == (native.agents, native.tasks, None)
+    output = app.kickoff({"what": "one"}, None)
+    assert app.usage_metrics == output.token_usage == crew().kickoff({"what": "one"}, None).token_usage
+    app.kickoff_for_each([{"what": "one"}, {"what": "six"}], None)
+    assert app.usage_metrics.total_tokens == 2 * output.token_usage.total_tokens
+
+
+@pytest.mark.parametrize("verb", ["kickoff", "kickoff_async", "akickoff"])
+@pytest.mark.parametrize(("durable", "native"), [(DurableCrew, Crew), (DurableFlow, Flow)])
+def test_verbs_have_the_native_parameters(durable: Any, native: Any, verb: str) -> None:
+    ours, theirs = (list(inspect.signature(getattr(cls, verb)).parameters) for cls in (durable, native))
+    assert ours == [*theirs, "run_id"]
 
 
 # -- what a copy of a crew must not lose
@@ -404,3 +537,76 @@ def test_what_two_methods_begin_side_by_side_is_kept_from_both(flow: Any) -> Non
     assert app.kickoff(run_id=run_id) == native
     assert native[0] == ["one", "two"]
     assert native[-1] == 2
+
+
+# -- state that CrewAI keeps
+
+
+class Log(BaseModel):
+    id: str = ""
+    said: str = ""
+    log: list[str] = []
+
+
+@pytest.mark.parametrize("kind", [dict, Log])
+def test_a_replay_begins_from_the_state_that_the_run_began_from(tmp_path: Path, kind: Any) -> None:
+    deaths = iter([True, False, True])
+
+    @persist(SQLiteFlowPersistence(str(tmp_path / "flows.sqlite")))
+    class Chat(Flow[kind]):  # type: ignore[valid-type]
+        suppress_flow_events: bool = True
+        _skip_auto_memory: bool = True
+
+        def note(self, what: str) -> list[str]:
+            if kind is Log:
+                self.state.log.append(f"{what} {self.state.said}")
+                return list(self.state.log)
+            self.state.setdefault("log", []).append(f"{what} {self.state['said']}")
+            return list(self.state["log"])
+
+        @start()
+        def hear(self) -> None:
+            self.note("heard")
+
+        @listen(hear)
+        @human_feedback(message="fine?")
+        def ask(self) -> str:
+            self.note("asked")
+            return "fine?"
+
+        @listen(ask)
+        def reply(self) -> list[str]:
+            if next(deaths, False):
+                raise Killed
+            return self.note("replied")
+
+    app = DurableFlow(Chat, name())
+    logged = []
+    for said in ("one", "two"):
+        app.kickoff({"id": "chat", "said": said}, run_id=said)
+        with pytest.raises(Killed):
+            app.resume("yes", run_id=said)
+        logged += [f"heard {said}", f"asked {said}", f"replied {said}"]
+        assert app.kickoff({"id": "chat", "said": said}, run_id=said) == logged
+    assert runs.get("two").steps()[0].path == "state:chat"
+
+
+def test_a_result_that_is_asked_for_again_saves_no_state(tmp_path: Path) -> None:
+    """Later runs have moved it on."""
+
+    @persist(SQLiteFlowPersistence(str(tmp_path / "flows.sqlite")))
+    class Odd(Plain):
+        @start()
+        def hear(self) -> None:
+            self.state.setdefault("log", []).append(self.state["said"])
+
+        @listen(hear)
+        def reply(self) -> Any:
+            return Receipt(str(self.state["log"]))
+
+    app = DurableFlow(Odd, name())
+    app.kickoff({"id": "chat", "said": "one"}, run_id="one")
+    app.kickoff({"id": "chat", "said": "two"}, run_id="two")
+    with pytest.raises(ResultNotRecorded):
+        app.kickoff({"id": "chat", "said": "one"}, run_id="one")
+    assert app.kickoff({"id": "chat", "said": "three"}, run_id="three").text == "['one', 'two', 'three']"

@@ -2,7 +2,7 @@
 
 from . import effects, engine, failure
 from .codec import JSON, Codec, JsonCodec, described, dumps, type_name
-from .context import RUN, SCOPE, Scope, acting, escape, having, inside, lend, lend_call, scope
+from .context import RUN, SCOPE, Scope, acting, escape, having, here, inside, lend, lend_call, scope
 from .cut import cut
 from .execution import Execution
 from .log import logger
@@ -56,6 +56,7 @@ __all__ = [
     "escape",
     "failure",
     "having",
+    "here",
     "idempotency_key",
     "inside",
     "is_replaying",

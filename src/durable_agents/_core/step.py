@@ -45,6 +45,7 @@ class Call:
     text: str
     codec: Codec
     leaf: bool
+    user_code: bool
     at_most_once: bool
     usage: Callable[[Any], Usage | None] | None
     signals: tuple[type[Exception], ...]
@@ -57,14 +58,15 @@ class Call:
     def recorded(self) -> Record | None:
         """The record to serve instead of running the body, or None.
 
-        A tool that is called with other arguments than were recorded (`DivergedError`), and a leaf whose result could
-        not be stored (`ResultNotRecorded`), end the run: the framework is not asked, it might go on another way.
+        A tool that is called with other arguments than were recorded (`DivergedError`), and a body that acts and whose
+        result could not be stored (`ResultNotRecorded`), end the run: the framework is not asked, it might go on
+        another way.
         """
         record = self.run.journal.known.get(self.path)
         if record is None:
             return None
         if record.status == "opaque":
-            if not self.leaf:
+            if not self._acts:
                 return None  # a container runs again; the steps inside it are served
             raise self.run.abort(self._lost_result(record))
         if self.input and record.body.get("in", self.input) != self.input:
@@ -166,12 +168,17 @@ class Call:
     @contextmanager
     def in_flight(self) -> Iterator[None]:
         """The step counts as under way: the run neither parks nor ends, nor the process, before it is recorded."""
-        self.run.enter(self.leaf)
+        self.run.enter(self._acts)
         try:
             with self.run.body():
                 yield
         finally:
-            self.run.leave(self.leaf)
+            self.run.leave(self._acts)
+
+    @property
+    def _acts(self) -> bool:
+        """Whether the body does more than its steps. To rebuild a result none of the user's own code runs again."""
+        return self.leaf or (self.user_code and self.run.muted)
 
     def inner(self) -> Scope:
         """The scope of what runs inside the step."""
@@ -248,6 +255,7 @@ def begin(
     input: str = "",
     codec: Codec = JSON,
     leaf: bool = True,
+    user_code: bool = False,
     usage: Callable[[Any], Usage | None] | None = None,
     attempt: int = 1,
     ordered: bool = False,
@@ -256,6 +264,7 @@ def begin(
     """The call at this place of the run, or None outside a run. `step` explains the arguments.
 
     Args:
+        user_code: of a step made of steps, that its body is the user's own and not only the framework's loop.
         ordered: it is known that calls from here come in a repeatable order, whatever task they come from.
     """
     run = RUN.get()
@@ -287,6 +296,7 @@ def begin(
         text=input,
         codec=codec,
         leaf=leaf,
+        user_code=user_code,
         at_most_once=effect == "at_most_once"
         or (kind == "tool" and any(name in runner.at_most_once for runner in runners)),
         usage=usage,

@@ -1,6 +1,6 @@
 """Durable CrewAI: `DurableFlow(MyFlow)` and `DurableCrew(crew)`. Importing it puts the cuts into CrewAI.
 
-They do something only inside a durable run; see `_calls`, `_scopes`, `_flow`, `_waits` and `_traces`.
+They do something only inside a durable run; see `_calls`, `_scopes`, `_flow`, `_persistence`, `_waits` and `_traces`.
 """
 
 import os
@@ -10,12 +10,14 @@ import os
 os.environ.setdefault("CREWAI_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("CREWAI_TRACING_ENABLED", "false")
 
-from . import _calls, _flow, _scopes, _traces, _waits
-from ._durable import DurableCrew, DurableFlow
+from . import _calls, _flow, _persistence, _scopes, _traces, _waits
+from ._crew import DurableCrew
+from ._durable import DurableFlow
 
 _calls.install()
 _scopes.install()
 _flow.install()
+_persistence.install()
 _waits.install()
 _traces.install()
 

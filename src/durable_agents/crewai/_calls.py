@@ -5,7 +5,8 @@ outside of its argument checks and usage count. Delegation to a coworker is no s
 calls are steps.
 
 Inside one agent's loop calls are known by their order: CrewAI runs the loop's methods one after the other, each in a
-thread of its own, to which the loop's scope is lent. Parallel tool calls are told apart by the model's call id.
+thread of its own, to which the loop's scope is lent. Parallel tool calls are told apart by the model's call id, and
+where it gave none, or one to several, by their input; which of those with equal inputs is which does not matter.
 
 Not seen: a tool whose class overrides `run` itself and does not call the base's, knowledge queries, and calls from
 threads made by user code without copying the context; these run again after a crash.
@@ -201,8 +202,10 @@ def _tool_call(tool: Any, arguments: Any) -> Call | None:
     run = RUN.get()
     if run is None:
         return None
-    codec = UsedCodec(run.runner.codec, tool)
-    call = begin("tool", str(tool.name), key=_call_id(), input=text_of(arguments), codec=codec)
+    codec, key = UsedCodec(run.runner.codec, tool), _call_id()
+    call = begin("tool", str(tool.name), key=key, input=text_of(arguments), codec=codec)
+    if call is not None and key:  # equal calls of one answer run side by side
+        call = dataclasses.replace(call, alone=False)
     return _tried(call)
 
 
@@ -287,15 +290,22 @@ def _arguments(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _native_tool_call(native: Any, self: Any, tool_call: Any) -> Any:
     if RUN.get() is None:
         return native(self, tool_call)
-    with having(_CALL_ID, _id_of(tool_call)):
+    with having(_CALL_ID, _id_of(self, tool_call)):
         return native(self, tool_call)
 
 
-def _id_of(tool_call: Any) -> str:
-    """The model's own id. CrewAI makes one of the object's address where there is none; then the arguments tell."""
-    given = tool_call.get if isinstance(tool_call, dict) else functools.partial(getattr, tool_call)
-    for name in ("call_id", "id", "toolUseId"):
-        if isinstance(found := given(name, None), str) and found:
-            return found
+def _id_of(executor: Any, tool_call: Any) -> str:
+    """The model's id of a call. Where there is none, or one for several calls of an answer, their input tells."""
     info = extract_tool_call_info(tool_call)
-    return hashlib.sha256(text_of(info[1:] if info else "").encode()).hexdigest()[:12]
+    if info is None:
+        return ""  # of no known form: CrewAI calls no tool
+    reported, *wanted = info
+    digest = hashlib.sha256(text_of(wanted).encode()).hexdigest()[:12]
+    given = tool_call.get if isinstance(tool_call, dict) else functools.partial(getattr, tool_call)
+    names = ("call_id", "id", "toolUseId")
+    own = next((found for name in names if isinstance(found := given(name, None), str) and found), None)
+    if own is None:
+        return digest  # CrewAI makes an id of the object's address
+    said = (calls for message in reversed(executor.state.messages) if (calls := message.get("tool_calls")))
+    shared = sum(call["id"] == reported for call in next(said, ())) > 1
+    return f"{own}:{digest}" if shared else own

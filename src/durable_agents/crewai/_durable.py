@@ -1,163 +1,19 @@
-"""`DurableCrew` and `DurableFlow`: a crew or a flow whose runs finish, however often their process dies.
+"""`DurableFlow`: a flow whose runs finish, however often their process dies. Each run has a flow of its own."""
 
-Each run has a crew or flow of its own: a copy of the crew, with its models, tools and memory, or a new instance of the
-flow's class.
-"""
-
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from .._core import RUN, SCOPE, Execution, Options, Question, Request, Run, default_name
+from .._core import RUN, Execution, Options, Question, Request, Run, default_name
 from .._core import run as runs
 from .._core.errors import ConfigurationError, NotSupported, RunNotFound
-from ._copies import copy_of_crew
 from ._flow import FLOW
-from ._private import Crew, Flow
+from ._private import Flow
 from ._runner import CrewAIRunner, Inputs, Live
-from ._shape import structure_of_crew, structure_of_flow
+from ._shape import structure_of_flow
 from ._state import apply
-from ._values import codec_of, types_of_crew, types_of_flow
+from ._values import codec_of, types_of_flow
 from ._waits import asked_again
-
-
-class DurableCrew(CrewAIRunner):
-    """The durable form of a crew.
-
-    Args:
-        crew: it is copied for each run, and stays as it is.
-        name: unique in the process and the same after a restart. Default: `<module or script>.<crew's name>`.
-        types: classes that may be stored beside CrewAI's own and those that tasks and tools declare: pydantic models,
-            dataclasses, enums.
-        at_most_once: names of tools that are not run again when a crash has left their outcome unknown: the run waits,
-            and `Run.answer` says what became of them.
-        restore: `restore(run)` gives back inputs that could not be recorded, when a run goes on without its caller: a
-            mapping with the names from the error that says so (`inputs.<name>`, `input_files`).
-        on_code_change: what becomes of a run that began when the crew had other agents, tasks or tools: "wait" for a
-            worker that has that crew, or "continue" with this one.
-
-    Raises:
-        NotSupported: the crew streams, or trains.
-        ConfigurationError: another runner of the process has this name.
-    """
-
-    def __init__(
-        self,
-        crew: Crew,
-        name: str | None = None,
-        *,
-        types: Sequence[type] = (),
-        **options: Unpack[Options],
-    ) -> None:
-        if not isinstance(crew, Crew):
-            raise ConfigurationError(f"DurableCrew wraps a Crew, not a {type(crew).__qualname__}")
-        if crew.stream:
-            raise NotSupported(
-                "a crew with stream=True is not supported yet: leave it out; Run.steps() tells how far a run is"
-            )
-        if type(crew) is not Crew:
-            raise NotSupported(
-                f"a {type(crew).__qualname__}, which derives from Crew, is not supported: each run has a copy of the "
-                f"crew, and what of its own it writes to would be shared"
-            )
-        self.crew = crew
-        super().__init__(
-            name or default_name(crew.name or "crew"),
-            codec_of([*types_of_crew(crew), *types]),
-            **options,
-        )
-
-    def fingerprint(self) -> dict[str, Any]:
-        return structure_of_crew(self.crew)
-
-    def _make(self) -> Crew:
-        return copy_of_crew(self.crew)
-
-    async def _arun(self, native: Any, verb: str, inputs: Inputs, keywords: dict[str, Any]) -> Any:
-        if verb == "akickoff":
-            return await native.akickoff(inputs, **keywords)
-        run = RUN.get()
-        above = SCOPE.get() or (run.top if run is not None else None)
-        assert above is not None
-
-        def in_thread() -> Any:  # as natively; the caller does nothing but wait for it
-            with above.lent():
-                return native.kickoff(inputs, **keywords)
-
-        return await asyncio.to_thread(in_thread)
-
-    # -- verbs
-
-    def kickoff(self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any) -> Any:
-        """As `Crew.kickoff`.
-
-        Args:
-            inputs: as natively.
-            run_id: identity of the run: called again with it, the run's result is returned and nothing is executed.
-            keywords: `input_files`.
-
-        Raises:
-            RunWaiting: a task asks for human input; answer it with `Run.answer`.
-        """
-        return self.call(self._request("kickoff", inputs, keywords, None), run_id)
-
-    async def kickoff_async(
-        self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any
-    ) -> Any:
-        """As `Crew.kickoff_async`: `kickoff` in a thread."""
-        return await self.acall(self._request("kickoff_async", inputs, keywords, None), run_id)
-
-    async def akickoff(self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any) -> Any:
-        """As `Crew.akickoff`: tasks are awaited."""
-        return await self.acall(self._request("akickoff", inputs, keywords, None), run_id)
-
-    def start(
-        self, inputs: Inputs = None, *, run_id: str | None = None, is_async: bool = False, **keywords: Any
-    ) -> Run:
-        """Queue a run for any worker that has this crew, and return at once.
-
-        Args:
-            inputs, run_id, keywords: as `kickoff`.
-            is_async: whether workers drive it as `akickoff`.
-
-        Raises:
-            NotRecoverable: an input exists only in this process.
-        """
-        verb = "akickoff" if is_async else "kickoff"
-        return self.submit(self._request(verb, inputs, keywords, None), run_id)
-
-    def kickoff_for_each(
-        self, inputs: Sequence[dict[str, Any]], *, run_id: str | None = None, **keywords: Any
-    ) -> list[Any]:
-        """As natively; each item is a run of its own: `<run_id>/0`, `<run_id>/1`, …"""
-        return [
-            self.kickoff(each, run_id=_item(run_id, number), **keywords) for number, each in enumerate(inputs)
-        ]
-
-    async def kickoff_for_each_async(
-        self, inputs: Sequence[dict[str, Any]], *, run_id: str | None = None, **keywords: Any
-    ) -> list[Any]:
-        """As natively, side by side; runs as in `kickoff_for_each`."""
-        each = [
-            self.kickoff_async(item, run_id=_item(run_id, number), **keywords)
-            for number, item in enumerate(inputs)
-        ]
-        return await asyncio.gather(*each)
-
-    async def akickoff_for_each(
-        self, inputs: Sequence[dict[str, Any]], *, run_id: str | None = None, **keywords: Any
-    ) -> list[Any]:
-        """As natively, side by side; runs as in `kickoff_for_each`."""
-        each = [
-            self.akickoff(item, run_id=_item(run_id, number), **keywords)
-            for number, item in enumerate(inputs)
-        ]
-        return await asyncio.gather(*each)
-
-
-def _item(run_id: str | None, number: int) -> str | None:
-    return None if run_id is None else f"{run_id}/{number}"
 
 
 class DurableFlow(CrewAIRunner):
@@ -242,13 +98,23 @@ class DurableFlow(CrewAIRunner):
 
     # -- verbs
 
-    def kickoff(self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any) -> Any:
+    def kickoff(
+        self,
+        inputs: Inputs = None,
+        input_files: Any = None,
+        from_checkpoint: Any = None,
+        restore_from_state_id: str | None = None,
+        *,
+        run_id: str | None = None,
+    ) -> Any:
         """As `Flow.kickoff`.
 
         Args:
             inputs: as natively. Runs with one `id` come one after the other; without it the flow's id is the run's.
+            input_files, restore_from_state_id: as natively.
+            from_checkpoint: not supported.
             run_id: identity of the run: called again with it, the run's result is returned and nothing is executed.
-            keywords: `input_files`, `restore_from_state_id`.
+                Without it each call is a new run.
 
         Returns:
             The flow's output, or `HumanFeedbackPending` for one that waits.
@@ -256,34 +122,46 @@ class DurableFlow(CrewAIRunner):
         Raises:
             RunWaiting: `Flow.ask` waits; answer it with `Run.answer`.
         """
-        request, run_id = self._opened("kickoff", inputs, keywords, run_id)
+        options = (input_files, from_checkpoint, restore_from_state_id)
+        request, run_id = self._opened("kickoff", inputs, options, run_id)
         return self.call(request, run_id)
 
     async def kickoff_async(
-        self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any
+        self,
+        inputs: Inputs = None,
+        input_files: Any = None,
+        from_checkpoint: Any = None,
+        restore_from_state_id: str | None = None,
+        *,
+        run_id: str | None = None,
     ) -> Any:
         """As `Flow.kickoff_async`."""
-        request, run_id = self._opened("kickoff_async", inputs, keywords, run_id)
+        options = (input_files, from_checkpoint, restore_from_state_id)
+        request, run_id = self._opened("kickoff_async", inputs, options, run_id)
         return await self.acall(request, run_id)
 
-    async def akickoff(self, inputs: Inputs = None, *, run_id: str | None = None, **keywords: Any) -> Any:
-        """As `Flow.akickoff`, which is `kickoff_async`."""
-        return await self.kickoff_async(inputs, run_id=run_id, **keywords)
+    akickoff = kickoff_async
 
     def start(
-        self, inputs: Inputs = None, *, run_id: str | None = None, is_async: bool = False, **keywords: Any
+        self,
+        inputs: Inputs = None,
+        input_files: Any = None,
+        *,
+        restore_from_state_id: str | None = None,
+        run_id: str | None = None,
+        is_async: bool = False,
     ) -> Run:
         """Queue a run for any worker that has this flow, and return at once.
 
         Args:
-            inputs, run_id, keywords: as `kickoff`.
+            inputs, input_files, restore_from_state_id, run_id: as `kickoff`.
             is_async: whether workers drive it on their event loop, as `kickoff_async`.
 
         Raises:
             NotRecoverable: an input exists only in this process.
         """
         verb = "kickoff_async" if is_async else "kickoff"
-        request, run_id = self._opened(verb, inputs, keywords, run_id)
+        request, run_id = self._opened(verb, inputs, (input_files, None, restore_from_state_id), run_id)
         return self.submit(request, run_id)
 
     def resume(self, feedback: str = "", flow_id: str | None = None, *, run_id: str | None = None) -> Any:
@@ -319,8 +197,10 @@ class DurableFlow(CrewAIRunner):
     # -- requests
 
     def _opened(
-        self, verb: str, inputs: Inputs, keywords: dict[str, Any], run_id: str | None
+        self, verb: str, inputs: Inputs, options: tuple[Any, Any, str | None], run_id: str | None
     ) -> tuple[Request, str | None]:
+        names = ("input_files", "from_checkpoint", "restore_from_state_id")
+        keywords = dict(zip(names, options, strict=True))
         given = (inputs or {}).get("id")
         if RUN.get() is not None:  # a part of that run
             return self._request(verb, inputs, keywords, None if given is None else str(given)), run_id

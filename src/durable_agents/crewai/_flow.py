@@ -29,6 +29,7 @@ from .._core import (
     cut,
     escape,
     having,
+    here,
     inside,
 )
 from ._private import Flow, HumanFeedbackPending, HumanFeedbackResult, condition_events
@@ -63,6 +64,14 @@ def current_method() -> "MethodRun | None":
     return _METHOD.get()
 
 
+def flow_being_kicked_off() -> "FlowRun | None":
+    """The flow whose `kickoff` the current code is in, and not its methods, or what listens to events."""
+    flow_run = _FLOW.get()
+    if flow_run is None or SCOPE.get() is not flow_run.scope:
+        return None
+    return flow_run if here() == flow_run.place else None
+
+
 def _state(native: Callable[[Any], Any], self: Any) -> Any:
     """The flow's state, for a method that runs beside others its own copy of it."""
     views = _VIEWS.get()
@@ -79,6 +88,7 @@ class FlowRun:
         self.run, self.flow, self.scope = run, flow, scope
         self.isolates = fans_out(flow._definition.methods)
         self.turns = Turns(self._recorded())
+        self.place = here()
 
     def _recorded(self) -> Iterable[int]:
         """The numbers of the records that say when methods of this flow ended."""
@@ -213,7 +223,12 @@ class MethodRun:
         """CrewAI starts methods in an order that depends on the turns alone, whatever task it does it in."""
         with inside(self.flow_run.scope):
             call = begin(
-                kind, name, ordered=True, codec=_MethodCodec(self.run.runner.codec), leaf=kind != "method"
+                kind,
+                name,
+                ordered=True,
+                codec=_MethodCodec(self.run.runner.codec),
+                leaf=kind != "method",
+                user_code=True,
             )
         assert call is not None  # in a run
         return dataclasses.replace(call, alone=False)
@@ -244,6 +259,8 @@ class MethodRun:
                 result, changes = self.call.value_of(record)
                 apply(self.flow._state, changes)
                 return self._ended(result)
+            if self.run.muted:
+                await self.turns.outlast()  # without a record it has lost a race, and is cancelled again
             if not self.run.is_surely_ours:
                 await self.run.in_thread(self.run.confirm)
             try:

@@ -141,6 +141,9 @@ _PARAMETERS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "Flow._resolve_input_provider": (Flow._resolve_input_provider, ("self",)),
     "Flow._flow_post_init": (Flow._flow_post_init, ("self", "definition")),
     "Flow._stamp_state_id": (Flow._stamp_state_id, ("self", "state_id")),
+    "FlowPersistence.save_state": (
+        FlowPersistence.save_state, ("self", "flow_uuid", "method_name", "state_data")),
+    "FlowPersistence.load_state": (FlowPersistence.load_state, ("self", "flow_uuid")),
     "Memory.recall": (Memory.recall, ("self", "query")),
     "Memory.remember": (Memory.remember, ("self", "content")),
     "Memory.remember_many": (Memory.remember_many, ("self", "contents")),

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -33,7 +33,7 @@ def install() -> None:
     cut(Task, "_execute_task_async", _execute_task_async)
     cut(Crew, "kickoff", _kickoff)
     cut(Crew, "akickoff", _akickoff)
-    _cut_memories()
+    each_class(Memory, _cut_memory)
     for module in (task_module, agent_module):
         cut(module, "process_guardrail", _guardrail)
 
@@ -163,25 +163,25 @@ def _guardrail(native: Any, *args: Any, **kwargs: Any) -> Any:
     output = kwargs["output"] if "output" in kwargs else args[0]
     name = str(getattr(guardrail, "__name__", type(guardrail).__name__)).strip("<>")
     text = text_of(getattr(output, "raw", ""))
-    call = begin("guardrail", name, input=text, codec=run.runner.codec, leaf=False)
+    call = begin("guardrail", name, input=text, codec=run.runner.codec, leaf=False, user_code=True)
     assert call is not None
     return call.do(lambda: native(*args, **kwargs))
 
 
-def _cut_memories() -> None:
-    """Cut the memories there are, and those that are defined from now on."""
-    native: Any = Memory.__pydantic_init_subclass__.__func__  # type: ignore[attr-defined]
+def each_class(base: Any, do: Callable[[type], None]) -> None:
+    """Do something to the pydantic classes there are of a kind, and to those that are defined from now on."""
+    native: Any = base.__pydantic_init_subclass__.__func__
 
     def defined(cls: Any, /, **options: Any) -> None:
         native(cls, **options)
-        _cut_memory(cls)
+        do(cls)
 
-    Memory.__pydantic_init_subclass__ = classmethod(defined)  # type: ignore[method-assign, assignment]
-    left: list[type] = [Memory]
+    base.__pydantic_init_subclass__ = classmethod(defined)
+    left: list[type] = [base]
     while left:
         cls = left.pop()
         left += cls.__subclasses__()
-        _cut_memory(cls)
+        do(cls)
 
 
 def _cut_memory(cls: type) -> None:

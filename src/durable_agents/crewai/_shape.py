@@ -22,6 +22,15 @@ def structure_of_crew(crew: Crew) -> dict[str, Any]:
     }
 
 
+def tools_of_crew(crew: Crew) -> set[str] | None:
+    """The names of the crew's tools; None when some become known only in a run."""
+    agents = [*crew.agents, crew.manager_agent, *(task.agent for task in crew.tasks)]
+    owners: list[Any] = [*filter(None, agents), *crew.tasks]
+    if any(getattr(owner, given, None) for owner in owners for given in ("mcps", "apps")):
+        return None
+    return {name for owner in owners for name in _tools(owner)}
+
+
 def _tools(owner: Any) -> list[str]:
     return sorted(str(tool.name) for tool in owner.tools or ())
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 _TICKS = 3  # turns of the event loop in which everything that a method triggers has begun
 _STUCK_SECONDS = 0.05
+_IDLE_ROUNDS = 5
 
 
 class Turns:
@@ -87,6 +88,17 @@ class Turns:
                 return
         self._held = first
         self._waiting.pop(first).set_result(None)
+
+    async def outlast(self) -> None:
+        """For a method that runs: wait until the others beside it have come to their end, and what those trigger."""
+        self.running -= 1
+        try:
+            idle = 0
+            while idle < _IDLE_ROUNDS:
+                await asyncio.sleep(0 if self.is_idle else 0.005)
+                idle = idle + 1 if self.is_idle else 0
+        finally:
+            self.running += 1
 
     def _skip_the_missing(self) -> None:
         """Nothing runs, so nobody is left to take the turns before: those methods lost a race, and were cancelled."""

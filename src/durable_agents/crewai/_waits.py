@@ -25,7 +25,6 @@ from ._private import (
 
 FEEDBACK = "crewai.feedback"
 """In `Execution.memory`: questions that flows wait for, question → `PendingFeedbackContext`."""
-_IDLE_ROUNDS = 5
 
 
 def install() -> None:
@@ -82,15 +81,8 @@ class _Feedback:
         """Raise CrewAI's own signal when everything beside this method has come to its end."""
         if in_agent_loop():  # which would tell the signal to its model, as a tool's error
             return str(run.wait({question: shown(pending)})[question])
-        turns, flow = self._method.turns, self._method.flow
-        turns.running -= 1
-        try:
-            idle = 0
-            while idle < _IDLE_ROUNDS:
-                await asyncio.sleep(0 if turns.is_idle else 0.005)
-                idle = idle + 1 if turns.is_idle else 0
-        finally:
-            turns.running += 1
+        flow = self._method.flow
+        await self._method.turns.outlast()
         run.memory.setdefault(FEEDBACK, {})[question] = pending
         if flow.persistence is None:
             flow.persistence = _NoPersistence()  # natively a file in the user's home
