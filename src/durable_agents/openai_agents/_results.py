@@ -10,8 +10,7 @@ from agents import Agent, OutputGuardrailResult, RunResult, RunState
 from agents.items import ToolCallOutputItem
 from agents.result import RunResultBase
 
-from .._core import Codec
-from .._core.codec import type_name
+from .._core import Codec, type_name
 from .._core.errors import EncodingError
 from ._context import make_changes
 from ._values import durable_verdict
