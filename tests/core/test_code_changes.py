@@ -79,7 +79,8 @@ def test_back_to_the_old_code_is_a_change_again(crashed: str) -> None:
 
 
 def test_a_worker_leaves_the_run_alone_and_goes_on_with_others(crashed: str, caplog: Any) -> None:
-    run = redeploy(NEW).start(run_id="other")
+    runner = redeploy(NEW)
+    run = runner.start(run_id="other")
     engine.current().wake()
     assert run.result(timeout=10) is False
     engine.current()._shunned.clear()  # not before: a look for runs with the old runner may have been under way
