@@ -285,7 +285,7 @@ def test_a_method_whose_result_cannot_be_stored_does_not_run_again_to_give_it() 
     app = DurableFlow(Odd, name())
     assert app.kickoff(run_id="r").text == "paid"
     for asking in (lambda: app.kickoff(run_id="r"), lambda: runs.get("r").result()):
-        with pytest.raises(ResultNotRecorded, match=r"'method:pay' of run 'r'.*Receipt.*types=\[Receipt\]"):
+        with pytest.raises(ResultNotRecorded, match=r"'method:pay' of run 'r'.*Receipt.*types="):
             asking()
     assert acted == ["pay", "end"]
 
