@@ -80,8 +80,9 @@ def _left_out(suite: Suite) -> Iterator[str]:
 
 def _environment(suite: Suite, results: Path, durable: bool) -> Mapping[str, str]:
     environment = {**os.environ, **suite.environment, RESULTS: str(results)}
-    path = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    # Absolute: pytest runs in another folder, which may have a `tests` of its own.
+    given = [str(Path(each).resolve()) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(ROOT / "tests"), *given]))
     if durable:
         environment[ROUTER] = str(suite.router)
     return environment
