@@ -238,3 +238,46 @@ def test_what_ends_the_process_reaches_the_caller_first(agent: Agent, error: typ
         asyncio.run(runner.arun(run_id=runner.name))
     assert asyncio.run(runner.arun(run_id=runner.name)) == "done"
     eventually(lambda: runs.get(runner.name).status == "succeeded")
+
+
+def test_a_body_that_cancels_itself_says_so_in_its_own_words(agent: Agent) -> None:
+    async def tool() -> None:
+        raise asyncio.CancelledError("saving was cancelled")
+
+    told: list[str] = []
+
+    async def body(_: None) -> str:
+        try:
+            await astep("tool", "tool", tool)
+        except asyncio.CancelledError as cancelled:
+            told.append(str(cancelled))
+        return "went on"
+
+    runner = agent(body)
+    assert asyncio.run(runner.arun(run_id=runner.name)) == "went on"
+    assert told == ["saving was cancelled"]
+
+
+def test_a_model_that_nobody_waits_for_is_cancelled_as_natively(agent: Agent) -> None:
+    calls: list[str] = []
+
+    async def model() -> str:
+        calls.append("called")
+        try:
+            await asyncio.sleep(3600 if len(calls) == 1 else 0)
+        except asyncio.CancelledError:
+            calls.append("cancelled")
+            raise
+        return "answer"
+
+    async def body(_: None) -> str:
+        return await astep("model", "m", model)
+
+    runner = agent(body)
+
+    async def main() -> None:
+        assert await given_up(runner.arun(run_id=runner.name)) < 2
+
+    asyncio.run(main())
+    assert ends(runner.name) == "answer"
+    assert calls == ["called", "cancelled", "called"]

@@ -105,7 +105,7 @@ async def aparts(
 
         ask: Callable[[], Awaitable[tuple[P, bool] | None]] = advance
         end: Callable[[], Awaitable[None]] = partial(_close, body, scope, around)
-        if call.kind != "model":  # of which a client that goes away wants no more, as natively
+        if call.outlasts:
             pump = Pump(run, advance, end)
             ask, end = pump.next, pump.end
         try:

@@ -53,6 +53,11 @@ class Call:
     started: int
     emitted: "list[Emitted]" = field(default_factory=list)
 
+    @property
+    def outlasts(self) -> bool:
+        """Whether the body goes on to its end when the caller of the run is cancelled."""
+        return self.kind != "model"
+
     # -- from the record
 
     def recorded(self) -> Record | None:
@@ -131,7 +136,7 @@ class Call:
         return result
 
     async def ado(self, body: Callable[[], Awaitable[T]]) -> T:
-        """`do` for a coroutine function. The body goes on to its end when the caller of the run is cancelled."""
+        """`do` for a coroutine function."""
         if (record := await self.afinished()) is not None:
             served: T = self.value_of(record)
             return served
@@ -140,6 +145,8 @@ class Call:
         with self.running():
             if self.at_most_once:
                 await self.run.commit(effects.mark(self))
+            if not self.outlasts:
+                return await self._to_its_end(body)
             return await outlast(self.run, lambda: self._to_its_end(body))
 
     async def _to_its_end(self, body: Callable[[], Awaitable[T]]) -> T:
