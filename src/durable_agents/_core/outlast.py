@@ -2,8 +2,8 @@
 
 A caller that gives up, as at a timeout or when its client has gone, only detaches: any worker goes on with the run.
 What it was in the middle of must not be cut off then, or it would run again at once. So a body runs in a task of its
-own. A cancellation from inside of the run, such as a framework's timeout for a tool, is passed on as natively. So is one
-of a model call: it has no effect but its answer, and who has gone wants no more of that.
+own. A cancellation from inside of the run, such as a framework's timeout for a tool, is passed on as natively. So is
+any of a model call: that has no effect but its answer, and who has gone wants no more of it.
 """
 
 import asyncio
