@@ -110,3 +110,30 @@ async def test_who_leaves_a_stream_while_its_last_words_are_kept_loses_nothing()
     assert (await runs.get("r1").aresult(timeout=20)).final_output == "gave up"
     said = [item.get("role") for item in await live["session"].get_items()]
     assert (said.count("user"), said.count("assistant")) == (1, 1)
+
+
+async def test_cancel_on_a_stream_stops_the_tools_under_way() -> None:
+    """That is no caller that gives up, but the native stop."""
+    began: list[str] = []
+    begun = asyncio.Event()
+
+    @function_tool
+    async def wait_for_ever() -> str:
+        began.append("began")
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            began.append("cleaned up")
+        return "unreachable"
+
+    app = durable(Agent(name="clerk", model=then_done(("wait_for_ever", {})), tools=[wait_for_ever]))
+    result = app.run_streamed("hi", run_id="r1")
+    await begun.wait()
+    result.cancel()
+    async for _ in result.stream_events():
+        pass
+    while runs.get("r1").status == "running":
+        await asyncio.sleep(0.01)
+    assert runs.get("r1").status == "cancelled"
+    assert began == ["began", "cleaned up"]

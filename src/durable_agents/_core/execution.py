@@ -273,9 +273,10 @@ class Execution:
 
     @property
     def is_left(self) -> bool:
-        """Whether the caller, in whose task the run is driven, was cancelled; not because we have lost the run."""
+        """Whether the caller, in whose task the run is driven, was cancelled; the run is neither lost nor stopped."""
         cancelled = any(task.cancelling() > before for task, before in list(self._callers.items()))
-        return (self._was_left or cancelled) and self.journal.lost is None
+        is_ended = self.journal.lost is not None or isinstance(self.closing, CancelRequested)
+        return (self._was_left or cancelled) and not is_ended
 
     def keep(self, task: "asyncio.Task[Any]") -> None:
         """A step goes on in this task after its caller has left; the run is released then, or when its loop ends."""

@@ -192,6 +192,7 @@ class AgentsRunner(Runner):
     async def _streaming(
         self, execution: Execution, native: Callable[[], Any], streamed: Any
     ) -> AsyncGenerator[Any, None]:
+        setattr(streamed, _RUN, execution)
         with self._loop(execution):
             try:
                 await native()
@@ -285,7 +286,7 @@ _native_run_streamed: Any = _private.AgentRunner.run_streamed
 _start_streaming: Any = _private.run.start_streaming
 _native_cancel: Any = RunResultStreaming.cancel
 _stream_events = RunResultStreaming.stream_events.__code__
-_LEFT = "_durable_agents_left"
+_LEFT, _RUN = "_durable_agents_left", "_durable_agents_run"
 
 
 def install() -> None:
@@ -307,4 +308,6 @@ def _cancelled(self: RunResultStreaming, mode: Literal["immediate", "after_turn"
     """The SDK calls `cancel` itself when the task that listens is cancelled; that ends no durable run."""
     if sys._getframe(1).f_code is _stream_events:
         setattr(self, _LEFT, True)
+    elif mode == "immediate" and (execution := getattr(self, _RUN, None)) is not None:
+        _stop(execution)  # first: tools under way are cancelled then, as natively
     _native_cancel(self, mode)
