@@ -686,3 +686,11 @@ def test_what_contains_itself_is_told_too() -> None:
     around: list[Any] = []
     around.append(around)
     assert described(around) == described(around)
+
+
+def test_what_cannot_be_told_is_told_by_its_type() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert described(deep) == "builtins:list"
+    assert described(10**5000) == "builtins:int"

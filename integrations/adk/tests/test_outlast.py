@@ -3,26 +3,18 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from google.adk.workflow import Workflow
 
-import durable_agents
 from durable_agents import runs
 from durable_agents.adk import DurableRunner
 
 from .kit import EFFECTS, agent, in_turn, run, session_of, texts
 
-
-@pytest.fixture(autouse=True)
-def engine(database_url: str) -> Iterator[None]:
-    EFFECTS.clear()
-    durable_agents.launch(database_url, heartbeat=0.05, grace=0.2, poll=0.05)
-    yield
-    durable_agents.shutdown()
-
+pytestmark = pytest.mark.usefixtures("engine")
 
 PATIENCE = 0.6
 GIVEN_UP: list[float] = []

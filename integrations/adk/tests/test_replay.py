@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools.agent_tool import AgentTool
 
-import durable_agents
 from durable_agents import runs
 from durable_agents.errors import DivergedError, RunWaiting
 
@@ -37,13 +36,7 @@ from .kit import (
     texts,
 )
 
-
-@pytest.fixture(autouse=True)
-def engine(database_url: str) -> Iterator[None]:
-    EFFECTS.clear()
-    durable_agents.launch(database_url, heartbeat=0.05, grace=0.2, poll=0.05)
-    yield
-    durable_agents.shutdown()
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 def deadly(kill: Any, name: str = "mail") -> Any:

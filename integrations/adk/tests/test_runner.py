@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +46,7 @@ from .kit import (
 CONFIRM = "adk_request_confirmation"
 
 
-@pytest.fixture(autouse=True)
-def engine(database_url: str) -> Iterator[None]:
-    EFFECTS.clear()
-    durable_agents.launch(database_url, heartbeat=0.05, grace=0.2, poll=0.05)
-    yield
-    durable_agents.shutdown()
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 def cashier(**options: Any) -> Any:

@@ -5,7 +5,7 @@ import datetime as dt
 import enum
 import logging
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,19 +14,12 @@ from google.adk.workflow import Workflow
 from google.genai import types
 from pydantic import BaseModel
 
-import durable_agents
 from durable_agents import runs
 from durable_agents.errors import EncodingError, ResultNotRecorded
 
 from .kit import EFFECTS, Killed, agent, durable, in_turn, killed_once, run, session_of
 
-
-@pytest.fixture(autouse=True)
-def engine(database_url: str) -> Iterator[None]:
-    EFFECTS.clear()
-    durable_agents.launch(database_url, heartbeat=0.05, grace=0.2, poll=0.05)
-    yield
-    durable_agents.shutdown()
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 class Ticket(BaseModel, frozen=True):

@@ -106,9 +106,8 @@ class Engine:
             execution = Execution(self, runner, row, live)
             admit(execution, row)
             with self._lock:
-                if (
-                    execution.worker != self.worker.id
-                ):  # declared dead, the process may have the run again by now
+                # Declared dead meanwhile, this process may have taken the run again, under its new id.
+                if execution.worker != self.worker.id:
                     raise NotNow(f"run {run_id!r} was taken over while its records were loaded")
                 self._live[run_id] = execution
             self._interrupted.discard(run_id)

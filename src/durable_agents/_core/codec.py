@@ -66,7 +66,10 @@ def described(value: Any) -> str:
     without lone surrogates. Such differences are none here. Of an object that has no content to be told by only the
     type counts: its text may hold an address.
     """
-    return json.dumps(_content(value, ()), sort_keys=True)
+    try:
+        return json.dumps(_content(value, ()), sort_keys=True)
+    except (RecursionError, ValueError):  # nested too deeply, or a number too long to be written
+        return type_name(type(value))
 
 
 def _content(value: Any, above: tuple[int, ...]) -> Any:

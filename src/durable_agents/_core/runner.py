@@ -5,8 +5,17 @@ import hashlib
 import json
 import sys
 import uuid
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -174,6 +183,12 @@ class Runner:
 
     # -- the verbs' way into a run
 
+    @contextmanager
+    def as_part(self, run_id: str | None) -> Iterator[None]:
+        """Code inside is this runner's, called inside another one's run: its steps have a scope, its options hold."""
+        with scope(self._segment(run_id)), acting(self):
+            yield
+
     def call(self, request: Request, run_id: str | None = None) -> Any:
         """Start the run and drive it here, or attach to it; the native result. Inside a run: a part of that.
 
@@ -182,7 +197,7 @@ class Runner:
         """
         if (run := RUN.get()) is not None:
             self._check_own_thread(run, request)
-            with scope(self._segment(run_id)), acting(self):
+            with self.as_part(run_id):
                 return self.nested(request)
         entry = Entry(self, request, _given(run_id))
         while True:
@@ -200,7 +215,7 @@ class Runner:
         """`call` whose native loop is a coroutine: it runs in the caller's task."""
         if (run := RUN.get()) is not None:
             self._check_own_thread(run, request)
-            with scope(self._segment(run_id)), acting(self):
+            with self.as_part(run_id):
                 return await self.anested(request)
         entry = Entry(self, request, _given(run_id))
         while True:

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .._core import RUN, SCOPE, Call, Scope, begin, cut, escape, having, scope
+from .._core import RUN, SCOPE, Call, Scope, begin, cut, described, escape, having, scope
 from . import _usage
 from ._lanes import current_lane
 from ._private import (
@@ -35,7 +35,7 @@ from ._private import (
     llm_call_context,
 )
 from ._scopes import segment_scope
-from ._values import Answer, AnswerCodec, Used, UsedCodec, text_of, usage_of
+from ._values import Answer, AnswerCodec, Used, UsedCodec, usage_of
 
 # The model, or tool, whose step the current code is inside of: what it calls of itself belongs to that step.
 _INSIDE: ContextVar[object] = ContextVar("durable_agents_crewai_inside", default=None)
@@ -92,7 +92,7 @@ def _model_call(llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call
     if run is None or _INSIDE.get() is llm:
         return None
     named = _named(args, kwargs)
-    prompt = text_of(named.get("messages"), named.get("tools"))
+    prompt = described([named.get("messages"), named.get("tools")])
     name = str(llm.model)
     call = begin(
         "model",
@@ -203,7 +203,7 @@ def _tool_call(tool: Any, arguments: Any) -> Call | None:
     if run is None:
         return None
     codec, key = UsedCodec(run.runner.codec, tool), _call_id()
-    call = begin("tool", str(tool.name), key=key, input=text_of(arguments), codec=codec)
+    call = begin("tool", str(tool.name), key=key, input=described(arguments), codec=codec)
     if call is not None and key:  # equal calls of one answer run side by side
         call = dataclasses.replace(call, alone=False)
     return _tried(call)
@@ -221,7 +221,7 @@ def _is_native(tool: Any) -> bool:
 
 def _delegation(tool: Any, arguments: Any) -> AbstractContextManager[Scope]:
     name, key = escape(str(tool.name)), escape(_call_id())
-    return scope(f"tool:{name}:{key}") if key else segment_scope(f"tool:{name}", text_of(arguments))
+    return scope(f"tool:{name}:{key}") if key else segment_scope(f"tool:{name}", described(arguments))
 
 
 def _used(tool: Any, used: Used, served: bool) -> Any:
@@ -300,7 +300,7 @@ def _id_of(executor: Any, tool_call: Any) -> str:
     if info is None:
         return ""  # of no known form: CrewAI calls no tool
     reported, *wanted = info
-    digest = hashlib.sha256(text_of(wanted).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(described(wanted).encode()).hexdigest()[:12]
     given = tool_call.get if isinstance(tool_call, dict) else functools.partial(getattr, tool_call)
     names = ("call_id", "id", "toolUseId")
     own = next((found for name in names if isinstance(found := given(name, None), str) and found), None)

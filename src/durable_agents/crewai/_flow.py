@@ -27,6 +27,7 @@ from .._core import (
     Scope,
     begin,
     cut,
+    described,
     escape,
     having,
     here,
@@ -36,7 +37,6 @@ from ._private import Flow, HumanFeedbackPending, HumanFeedbackResult, condition
 from ._scopes import segment_scope
 from ._state import View, apply
 from ._turns import Turns
-from ._values import text_of
 
 _FLOW: ContextVar["FlowRun | None"] = ContextVar("durable_agents_crewai_flow", default=None)
 _METHOD: ContextVar["MethodRun | None"] = ContextVar("durable_agents_crewai_method", default=None)
@@ -145,7 +145,7 @@ def _kickoff(native: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _flow_scope(flow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[Scope]:
     inputs = args[0] if args else kwargs.get("inputs")
-    return segment_scope(f"flow:{escape(flow._definition.name)}", text_of(inputs))
+    return segment_scope(f"flow:{escape(flow._definition.name)}", described(inputs))
 
 
 async def _driven(run: Execution, flow: Any, scope: Scope, kicked_off: Callable[[], Awaitable[Any]]) -> Any:

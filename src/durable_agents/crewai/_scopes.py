@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from .._core import RUN, SCOPE, Scope, begin, cut, escape, having, inside, scope
+from .._core import RUN, SCOPE, Scope, begin, cut, described, escape, having, inside, scope
 from ._lanes import Lane, lane_of, retrying
 from ._private import Agent, AgentExecutor, Crew, Memory, StepExecutor, Task, agent_module, task_module
-from ._values import text_of
 
 CREW = "crew"
 """In `Execution.memory`: the crew that the run is of. Its tasks stand at the top of the run's paths."""
@@ -97,7 +96,7 @@ def _agent_loop(executor: Any, inputs: dict[str, Any]) -> Iterator[None]:
             yield
         return
     segment = f"agent:{escape(executor.agent.role.strip())}"
-    with segment_scope(segment, text_of(inputs)) as opened, Lane(executor.agent, opened):
+    with segment_scope(segment, described(inputs)) as opened, Lane(executor.agent, opened):
         yield
 
 
@@ -112,7 +111,7 @@ def _task_scope(task: Any, agent: Any, context: str | None) -> AbstractContextMa
     index = next((i for i, each in enumerate(tasks) if each is task), None)
     name = escape(task.name or "")
     if index is None:
-        return segment_scope(f"task:{name or task.key[:8]}", text_of(task.description, context))
+        return segment_scope(f"task:{name or task.key[:8]}", described([task.description, context]))
     return scope(f"task:{index}:{name}" if name else f"task:{index}")
 
 
@@ -140,7 +139,7 @@ def _crew_scope(crew: Any, inputs: Any) -> AbstractContextManager[Any]:
     assert run is not None
     if run.memory.get(CREW) is crew:
         return nullcontext()
-    return segment_scope(f"crew:{escape(crew.name or 'crew')}", text_of(crew.key, inputs))
+    return segment_scope(f"crew:{escape(crew.name or 'crew')}", described([crew.key, inputs]))
 
 
 def _kickoff(native: Any, self: Any, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -162,7 +161,7 @@ def _guardrail(native: Any, *args: Any, **kwargs: Any) -> Any:
     guardrail = kwargs["guardrail"] if "guardrail" in kwargs else args[1]
     output = kwargs["output"] if "output" in kwargs else args[0]
     name = str(getattr(guardrail, "__name__", type(guardrail).__name__)).strip("<>")
-    text = text_of(getattr(output, "raw", ""))
+    text = described(getattr(output, "raw", ""))
     call = begin("guardrail", name, input=text, codec=run.runner.codec, leaf=False, user_code=True)
     assert call is not None
     return call.do(lambda: native(*args, **kwargs))
@@ -201,6 +200,6 @@ def _memory(name: str, native: Any, self: Any, *args: Any, **kwargs: Any) -> Any
             self.drain_writes()
             return result
 
-    call = begin("tool", f"memory.{name}", input=text_of(args, kwargs), codec=run.runner.codec)
+    call = begin("tool", f"memory.{name}", input=described([args, kwargs]), codec=run.runner.codec)
     assert call is not None
     return call.do(body)

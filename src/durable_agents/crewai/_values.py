@@ -5,7 +5,6 @@ module's own: a name that stands only in the database is never imported.
 """
 
 import importlib
-import json
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -191,17 +190,3 @@ class UsedCodec:
 
     def decode(self, data: Any) -> Used:
         return Used(self._base.decode(data["result"]), data["count"])
-
-
-def text_of(*parts: Any) -> str:
-    """The text of a call's input. Of values that are no JSON only the type counts: their text may hold an address."""
-    return json.dumps(parts, default=_type_of, sort_keys=True)
-
-
-def _type_of(value: object) -> Any:
-    if isinstance(value, pydantic.BaseModel):
-        try:
-            return value.model_dump(mode="json")
-        except (TypeError, ValueError):
-            pass
-    return type_name(type(value))

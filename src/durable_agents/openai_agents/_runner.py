@@ -16,7 +16,7 @@ from typing import Any, Literal
 from agents import Agent, AgentsException, MultiProvider, RunConfig
 from agents.result import RunResultBase, RunResultStreaming
 
-from .._core import RUN, Codec, Execution, Pause, Question, Request, Run, Runner, acting, having, scope
+from .._core import RUN, Codec, Execution, Pause, Question, Request, Run, Runner, having, scope
 from .._core.errors import CancelRequested, EncodingError, NotSupported, RunCancelled
 from . import _approvals, _private, _results, _sessions
 from ._calls import FRAME, Frame
@@ -182,11 +182,7 @@ class AgentsRunner(Runner):
     async def _stream_nested(self, started: Started, native: Callable[[], Any]) -> None:
         run = RUN.get()
         assert run is not None
-        with (
-            scope(self._segment(started.run_id)),
-            acting(self),
-            having(FRAME, Frame(run, self.codec, self.agent)),
-        ):
+        with self.as_part(started.run_id), having(FRAME, Frame(run, self.codec, self.agent)):
             await native()
 
     async def _streaming(
