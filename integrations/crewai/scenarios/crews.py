@@ -141,7 +141,7 @@ def careful_tool(world: World) -> Scenario:
     """A tool that may not run twice: somebody looks whether it has charged."""
 
     def settle(asked: dict[str, Any]) -> Any:
-        amount = json.loads(asked["arguments"])[0]["amount"]
+        amount = json.loads(asked["arguments"])["amount"]
         happened = any(effect.name == f"charge {amount}" for effect in world.effects())
         return {"result": f"receipt {amount}"} if happened else "run again"
 
