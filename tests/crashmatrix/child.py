@@ -60,6 +60,7 @@ def live(scene: Scene) -> None:
         "replays": play.replays,
         "ordered": play.ordered,
         "attaches": play.attaches,
+        "settles": play.settles,
         "names_question": play.names_question,
     }
     lived = {"turns": turns, **known, **play.left()}

@@ -33,6 +33,7 @@ class Play:
         self.may_fail, self.once = scenario.may_fail, list(scenario.once)
         self.replays, self.ordered = scenario.replays, scenario.ordered
         self.attaches = [getattr(turn, "attaches", True) for turn in scenario.turns]
+        self.settles = scenario.settle is not None
         self.names_question = [not isinstance(turn, Answer) for turn in scenario.turns]
 
     def turns(self, first: int, is_enough: Callable[[], bool] = lambda: False) -> dict[str, Any]:
