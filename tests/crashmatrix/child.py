@@ -26,13 +26,13 @@ from .play import Play
 from .traces import note_claim
 from .world import World
 
-# A death is noticed in a sixth of a second, in which other attempts have the CPU; the lease is for a machine under
+# A death is noticed in a fifth of a second, in which other attempts have the CPU; the lease is for a machine under
 # load, where nobody dies.
-LIVENESS = Liveness(heartbeat=0.06, grace=0.1, poll=0.02, lease=20.0)
+LIVENESS = Liveness(heartbeat=0.08, grace=0.12, poll=0.06, lease=20.0)
 # Not before its own sweep has found a dead worker's run does this one look into the queue.
 _STANDING_BY = replace(LIVENESS, poll=3600.0)
 _SHORT_LEASE_SECONDS = 0.15
-_LOOK_SECONDS = 0.002
+_LOOK_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from .forks import Attempt, fork, run_one
 
@@ -67,8 +67,8 @@ class Postgres:
     def clear(self, url: str) -> None:
         import psycopg
 
-        _await_quiet(url)
         with psycopg.connect(url, autocommit=True) as connection:
+            _await_quiet(connection)
             tables = connection.execute(
                 "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
                 " WHERE schemaname IN ('dbos', 'durable_agents') AND tablename NOT LIKE '%migrations'"
@@ -92,19 +92,16 @@ class Postgres:
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _await_quiet(url: str) -> None:
+def _await_quiet(connection: Any) -> None:
     """A server finishes the statement of a client that is gone."""
-    import psycopg
-
     deadline = time.monotonic() + _QUIET_SECONDS
-    with psycopg.connect(url, autocommit=True) as connection:
-        while connection.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            " AND backend_type = 'client backend' LIMIT 1"
-        ).fetchall():
-            if time.monotonic() > deadline:
-                raise TimeoutError("sessions of a process that is gone are still at work")
-            time.sleep(_SETTLE_SECONDS)
+    while connection.execute(
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND backend_type = 'client backend' LIMIT 1"
+    ).fetchall():
+        if time.monotonic() > deadline:
+            raise TimeoutError("sessions of a process that is gone are still at work")
+        time.sleep(_SETTLE_SECONDS)
 
 
 @contextmanager

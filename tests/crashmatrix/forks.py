@@ -1,5 +1,6 @@
 """Child processes: forked from a warm process that has imported everything and started nothing, several at a time."""
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_LOOK_SECONDS = 0.002
+_LOOK_SECONDS = 0.005
 _STACK_SECONDS = 3.0
 _PR_SET_PDEATHSIG = 1
 
@@ -89,8 +90,23 @@ def warm() -> None:
     """Make this process ready to fork: nothing in it may run, and its memory should stay shared."""
     if threading.active_count() != 1:
         raise RuntimeError(f"a process with threads cannot be forked safely: {threading.enumerate()}")
+    _build_models()
     gc.collect()
     gc.freeze()
+
+
+def _build_models() -> None:
+    """Build here once what each child would build anew: pydantic's validators, which wait for their first use."""
+    if "pydantic" not in sys.modules:
+        return
+    from pydantic import BaseModel
+
+    classes: list[type[BaseModel]] = [BaseModel]
+    for model in classes:  # which grows meanwhile
+        classes += model.__subclasses__()
+        if not model.__pydantic_complete__:
+            with contextlib.suppress(Exception):  # then its first use says what is wrong with it
+                model.model_rebuild(raise_errors=False)
 
 
 def fork(work: Callable[[], None], output: Path, timeout: float) -> Child:

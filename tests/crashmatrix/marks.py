@@ -17,7 +17,7 @@ RECOVERED = "recovered"
 OVER = "over"
 """By the harness: that has ended too."""
 
-_LOOK_SECONDS = 0.002
+_LOOK_SECONDS = 0.005
 
 
 def mark(folder: Path, name: str) -> None:

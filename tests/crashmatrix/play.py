@@ -21,7 +21,7 @@ from .api import Answer, Retry, Scenario, Step, Turn
 from .boundaries import stable
 from .world import World
 
-_LOOK_SECONDS = 0.005
+_LOOK_SECONDS = 0.02
 
 
 class Play:
