@@ -91,9 +91,7 @@ def thawed(reference: Reference, point: Point, thawed: dict[str, Any], at_rest: 
         if returned is None or not is_known or returned in later:
             continue
         too_late = _too_late(reference, int(number), turn["run"]["id"], point)
-        if (
-            reference.seen["settles"] and not at_rest
-        ):  # nobody has answered yet what became of the tool cut off
+        if reference.seen["settles"] and not at_rest:  # nobody has said yet what became of the tool
             too_late.append("RunWaiting")
         if not returned.startswith(tuple(f"raises {error}:" for error in too_late)):
             what = f"turn {number}: the thawed process was returned something else"
