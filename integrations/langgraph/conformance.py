@@ -7,10 +7,8 @@ methods of our saver are put over those of the test's.
 """
 
 import itertools
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -18,7 +16,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.pregel import Pregel
 
 from conformance.ledger import Ledger
-from durable_agents._core import runner as runner_module
 from durable_agents._core.context import RUN
 from durable_agents._core.engine import RUNNERS
 from durable_agents.errors import NotSupported
@@ -93,9 +90,6 @@ def _is_outermost(graph: Any, config: Any) -> bool:
 def install(ledger: Ledger) -> None:
     """Lead the verbs of every compiled graph through `DurableGraph`, and what reads and writes its state."""
     router = _Router(ledger)
-    runner_module.uuid = SimpleNamespace(
-        uuid4=uuid.uuid4
-    )  # some tests put their own `uuid.uuid4` in, with few ids
     native: dict[str, Callable[..., Any]] = {
         verb: getattr(Pregel, verb) for verb in ("invoke", "ainvoke", "stream", "astream")
     }

@@ -3,8 +3,8 @@
 import asyncio
 import hashlib
 import json
+import secrets
 import sys
-import uuid
 from collections.abc import (
     AsyncGenerator,
     Callable,
@@ -411,7 +411,7 @@ def _given(run_id: str | None) -> str:
 
 
 def new_id() -> str:
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 def default_name(object_name: str) -> str:

@@ -6,9 +6,9 @@ stood still, on the sweeper's own monotonic clock, for the grace with the lock f
 """
 
 import os
+import secrets
 import socket
 import time
-import uuid
 from dataclasses import dataclass
 
 from .errors import ConfigurationError
@@ -59,7 +59,7 @@ class Worker:
         self.id, self._lock = self._enrol()
 
     def _enrol(self) -> tuple[str, ProcessLock]:
-        worker = uuid.uuid4().hex
+        worker = secrets.token_hex(16)
         lock = self._store.hold(worker)  # first the lock, so that no sweeper finds the row without it
         label = f"{socket.gethostname()}:{os.getpid()}"
         try:

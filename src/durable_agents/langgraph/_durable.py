@@ -10,6 +10,7 @@ from typing import Any, Unpack, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import UnknownInterruptError
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
@@ -17,6 +18,8 @@ from .._core import RUN, Options, Request, Run, acting, default_name, engine, lo
 from .._core.errors import ConfigurationError, EncodingError, NotSupported
 from ._private import (
     CONF,
+    CONFIG_KEY_DURABILITY,
+    CONFIG_KEY_STRICT_RESUME,
     CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
     GRAPH_ATTRIBUTES,
@@ -30,6 +33,10 @@ from ._values import graph_codec
 
 _SURROUNDINGS = ("checkpoint_ns", "checkpoint_id", "checkpoint_map", CONFIG_KEY_THREAD_ID)
 _ABOUT_SURROUNDINGS = ("langgraph_", "checkpoint_", CONFIG_KEY_THREAD_ID)
+_AMBIGUOUS = (  # as natively
+    "When there are multiple pending interrupts, you must specify the interrupt id when resuming. "
+    "Docs: https://docs.langchain.com/oss/python/langgraph/interrupts#handling-multiple-interrupts."
+)
 _SETTINGS = ("tags", "metadata", "run_name", "recursion_limit", "max_concurrency")
 _UNSUPPORTED = {
     "control": "cooperative drain (control=)",
@@ -314,7 +321,8 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             "output_keys": keywords.get("output_keys"),
         }
         live = Live(merged, _native(keywords))
-        incidental = {"async": is_async, "config": settings}
+        durability = keywords.get("durability") or merged[CONF].get(CONFIG_KEY_DURABILITY)
+        incidental = {"async": is_async, "config": settings, "durability": durability}
         observers = ("callbacks",) if merged.get("callbacks") else ()
         return Request(recorded, thread, live, tuple(live_names), observers, incidental=incidental), run_id
 
@@ -332,20 +340,37 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
                 f"run {run_id!r} waits for an answer; Command(resume=…) with update= or goto= is not supported yet"
             )
         resume: Any = command.resume
+        if live.config[CONF].get(CONFIG_KEY_STRICT_RESUME):
+            _check_strictly(resume, sorted(pause.questions))
         if _is_by_question(resume):
             answers: dict[str | None, Any] = {k: v for k, v in resume.items() if k in pause.questions}
         elif len(pause.questions) == 1:
             answers = {next(iter(pause.questions)): resume}  # by the time it arrives another one may be open
         else:
-            raise RuntimeError(
-                "When there are multiple pending interrupts, you must specify the interrupt id when resuming. "
-                "Docs: https://docs.langchain.com/oss/python/langgraph/interrupts#handling-multiple-interrupts."
-            )
+            raise RuntimeError(_AMBIGUOUS)
         return Request(None, live=live, answers=answers), run_id
 
 
 def _is_by_question(resume: Any) -> bool:
     return isinstance(resume, dict) and bool(resume) and all(is_xxh3_128_hexdigest(key) for key in resume)
+
+
+def _check_strictly(resume: Any, pending: list[str]) -> None:
+    """Refuse, as the native loop does in strict mode, an answer that does not fit the open questions."""
+    if resume == {}:
+        raise UnknownInterruptError(
+            "The resume map names no interrupt", reason="empty_map", pending_ids=pending
+        )
+    if not _is_by_question(resume):
+        if len(pending) > 1:
+            raise UnknownInterruptError(_AMBIGUOUS, reason="ambiguous", pending_ids=pending)
+    elif unknown := sorted(resume.keys() - set(pending)):
+        raise UnknownInterruptError(
+            f"Unknown or already-consumed interrupt: {unknown[0]}",
+            reason="not_pending",
+            interrupt_ids=unknown,
+            pending_ids=pending,
+        )
 
 
 def _again(resume: Any) -> dict[str | None, Any]:

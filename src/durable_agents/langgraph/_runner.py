@@ -28,7 +28,7 @@ from ._private import (
 from ._saver import DurableSaver
 from ._shape import is_next, lost_nodes, structure_of
 from ._tables import MIGRATIONS
-from ._tasks import INTERRUPTS, LOOP
+from ._tasks import EXIT, INTERRUPTS, LOOP
 
 RECORDED_KEYWORDS = ("output_keys", "interrupt_before", "interrupt_after", "context")
 """Arguments of the native verbs that a recovery gives again."""
@@ -121,9 +121,8 @@ class GraphRunner(Runner):
                 keywords[name] = value
             else:
                 config[name] = value  # type: ignore[literal-required]
-        keywords["durability"] = (
-            "async"  # what counts is committed with the records, whatever the loop waits for
-        )
+        # Else what counts is committed with the records, whatever the loop waits for.
+        keywords["durability"] = EXIT if execution.incidental.get("durability") == EXIT else "async"
         input = self.codec.decode(recorded["input"])
         asked = [pause for pause in execution.pauses if not pause.is_our_own]
         if asked:

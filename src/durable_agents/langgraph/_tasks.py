@@ -75,6 +75,8 @@ LOOP, INTERRUPTS = "langgraph.loop", "langgraph.interrupts"
 _BY_INPUT = 1_000_000
 # Attempts of a task number their `@task` calls apart: those of a failed one are made again, as natively.
 _BY_ATTEMPT = 10**14
+EXIT = "exit"
+"""The durability of a graph that saves its state when it exits, and nothing before."""
 
 
 def install() -> None:
@@ -142,7 +144,9 @@ class _TaskStep:
     def __init__(self, run: Execution, task: PregelExecutableTask, configurable: dict[str, Any]) -> None:
         self._run, self._task = run, task
         self._loop: Any = configurable[CONFIG_KEY_CALL].keywords["schedule_task"].__self__
-        self._saver = self._loop.checkpointer if isinstance(self._loop.checkpointer, DurableSaver) else None
+        saver = self._loop.checkpointer
+        keeps = isinstance(saver, DurableSaver) and self._loop.durability != EXIT
+        self._saver: DurableSaver | None = saver if keeps else None
         segment, self._kind = _segment(task, self._loop.step)
         above: Scope = SCOPE.get() or run.top if self._kind == "task" else self._loop._durable_scope
         self._path, self._key = above.child(segment), above.child_key(segment)
@@ -209,7 +213,7 @@ class _TaskStep:
         return self._draft(dumps(failure.encode(error)), "error")
 
     def recorded_writes(self) -> bool:
-        """Restore the writes of a finished task whose graph keeps no checkpoints."""
+        """Restore the writes of a finished task whose graph keeps no checkpoints, or none before it exits."""
         for attempt in range(1, 1000):
             self._attempt = attempt
             record = self._run.journal.known.get(self.path)

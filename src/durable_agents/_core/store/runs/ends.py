@@ -1,6 +1,6 @@
 """How a run comes to rest, and back: its outcome, its pause, its cancellation, its return to the queue."""
 
-import uuid
+import secrets
 from collections.abc import Sequence
 from typing import Literal
 
@@ -119,7 +119,7 @@ def reopen(store: Store, tx: Transaction, record: Record, worker: str | None = N
 
 def new_token() -> str:
     """What names one claim of a run."""
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 def _cancel(store: Store, tx: Transaction, last: Record, epoch: int, why: dict[str, str]) -> None:
