@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack, cast
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import UnknownInterruptError
 from langgraph.pregel import Pregel
@@ -105,6 +106,7 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             f"Durable{type(compiled).__name__}", (DurableGraph, type(compiled)), {"__module__": __name__}
         )
         runner = GraphRunner(name, codec, type(compiled), graph, saver, **options)
+        runner.needs_thread = isinstance(compiled.checkpointer, BaseCheckpointSaver)
         if unknown := unknown_tools(compiled, runner.at_most_once):
             logger.warning(
                 "%s: no tool of the graph is named %s (at_most_once)", runner.name, ", ".join(unknown)
@@ -305,6 +307,11 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             recorded_input = codec.encode(input)
         except EncodingError as error:
             raise EncodingError(f"the input of run {run_id!r} cannot be recorded: {error}") from error
+        if run_id is None and thread is None and self.durable.needs_thread and not merged[CONF]:
+            raise ValueError(
+                "Checkpointer requires one or more of the following 'configurable' keys: thread_id, checkpoint_ns, "
+                "checkpoint_id. A durable graph also takes run_id=, which is the thread then."
+            )
         run_id = self.durable.fresh_id(recorded_input) if run_id is None else run_id
         thread = str(thread if thread is not None else run_id)
         merged[CONF] = {**merged[CONF], CONFIG_KEY_THREAD_ID: thread}

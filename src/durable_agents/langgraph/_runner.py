@@ -4,7 +4,8 @@ After a crash the loop goes on from the thread's last checkpoint: the run's own 
 already. Finished tasks come back with that checkpoint, finished steps inside unfinished tasks from their records.
 """
 
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from .._core.errors import EncodingError, NotSupported, ResultNotRecorded, RunOv
 from ._private import (
     CONF,
     CONFIG_KEY_CHECKPOINT_ID,
+    CONFIG_KEY_CHECKPOINT_MAP,
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_THREAD_ID,
     INTERRUPT,
@@ -25,13 +27,15 @@ from ._private import (
     patch_configurable,
     read_channels,
 )
-from ._saver import DurableSaver
+from ._saver import DurableSaver, Head
 from ._shape import is_next, lost_nodes, structure_of
 from ._tables import MIGRATIONS
 from ._tasks import EXIT, INTERRUPTS, LOOP
 
 RECORDED_KEYWORDS = ("output_keys", "interrupt_before", "interrupt_after", "context")
 """Arguments of the native verbs that a recovery gives again."""
+HEAD = "langgraph.head"
+"""In `Execution.memory`: the id of the checkpoint that the graph's loop ended with."""
 _CONFIGURABLE = "configurable."
 
 
@@ -48,6 +52,8 @@ class GraphRunner(Runner):
 
     framework = "langgraph"
     signals = (GraphBubbleUp,)
+    needs_thread = False
+    """Whether the graph was compiled with a checkpointer: then a call must name a thread, as natively, or a run."""
 
     def __init__(
         self,
@@ -88,27 +94,31 @@ class GraphRunner(Runner):
 
     def drive(self, execution: Execution) -> Any:
         input, config, keywords = self._arguments(execution)
-        result = self.native.invoke(self.graph, input, config, **keywords)
+        with _ended(execution):
+            result = self.native.invoke(self.graph, input, config, **keywords)
         return self.outcome(execution, result)
 
     async def adrive(self, execution: Execution) -> Any:
         input, config, keywords = self._arguments(execution)
-        result = await self.native.ainvoke(self.graph, input, config, **keywords)
+        with _ended(execution):
+            result = await self.native.ainvoke(self.graph, input, config, **keywords)
         return self.outcome(execution, result)
 
     def events(self, execution: Execution) -> Generator[Any, None, Any]:
         input, config, keywords = self._arguments(execution)
-        yield from self.native.stream(self.graph, input, config, **keywords)
+        with _ended(execution):
+            yield from self.native.stream(self.graph, input, config, **keywords)
         return self.outcome(execution, None)
 
     async def aevents(self, execution: Execution) -> AsyncGenerator[Any, None]:
         input, config, keywords = self._arguments(execution)
         events = self.native.astream(self.graph, input, config, **keywords)
-        try:
-            async for event in events:
-                yield event
-        finally:
-            await events.aclose()  # type: ignore[attr-defined]
+        with _ended(execution):
+            try:
+                async for event in events:
+                    yield event
+            finally:
+                await events.aclose()  # type: ignore[attr-defined]
 
     def _arguments(self, execution: Execution) -> tuple[Any, RunnableConfig, dict[str, Any]]:
         recorded, live = execution.input, execution.live
@@ -161,7 +171,8 @@ class GraphRunner(Runner):
         """The answer that opened this segment, or None once the graph has gone on with it."""
         head = self.saver.head(_thread(config))
         if head is None or head.id == pause.state["checkpoint"]:
-            return Command(resume=dict(pause.answers))
+            asks_anew = len(pause.answers) == 1 and _is_elsewhere(config, head)
+            return Command(resume=next(iter(pause.answers.values())) if asks_anew else dict(pause.answers))
         if head.run is not None or head.has_input_writes or len(pause.answers) != 1:
             return None
         # The state was edited while the run waited (`update_state`): the question has another id now, and natively a
@@ -181,13 +192,13 @@ class GraphRunner(Runner):
                 questions[question] = self.codec.encode(interrupt.value)
             except EncodingError:
                 questions[question] = repr(interrupt.value)
-        return Pause(questions, {"checkpoint": execution.memory[LOOP].checkpoint["id"]}, result)
+        return Pause(questions, {"checkpoint": execution.memory[HEAD]}, result)
 
     def encode_result(self, execution: Execution, result: Any) -> Any:
         """A reference to the thread's state, which holds the result already: it is not stored a second time."""
         return {
             "thread": execution.thread,
-            "checkpoint": execution.memory[LOOP].checkpoint["id"],
+            "checkpoint": execution.memory[HEAD],
             "output_keys": execution.input["output_keys"],
         }
 
@@ -222,8 +233,28 @@ class GraphRunner(Runner):
         return read_channels(channels, output_keys if output_keys is not None else self.graph.output_channels)
 
 
+@contextmanager
+def _ended(execution: Execution) -> Iterator[None]:
+    """Note where the graph's loop came to, and let go of it: the run holds it, and would be held by it."""
+    try:
+        yield
+    finally:
+        if (loop := execution.memory.pop(LOOP, None)) is not None:
+            execution.memory[HEAD] = loop.checkpoint["id"]
+
+
 def _thread(config: RunnableConfig) -> str:
     return str(config[CONF][CONFIG_KEY_THREAD_ID])
+
+
+def _is_elsewhere(config: RunnableConfig, head: Head | None) -> bool:
+    """Whether a call goes on from a checkpoint that it names, before the head or of a subgraph.
+
+    From there the graph asks again, and its questions have other ids: a plain answer goes to whoever asks.
+    """
+    addressed = config[CONF].get(CONFIG_KEY_CHECKPOINT_ID)
+    latest = head.id if head else None
+    return bool(config[CONF].get(CONFIG_KEY_CHECKPOINT_MAP)) or addressed not in (None, latest)
 
 
 def _at(thread: str, checkpoint: str | None) -> RunnableConfig:

@@ -1,6 +1,7 @@
 """What can be read off a compiled graph: the types of its state, and whether it needs an event loop."""
 
 import dataclasses
+import inspect
 from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any
@@ -16,10 +17,13 @@ _STRUCTURED_OUTPUT = "langchain.agents.structured_output"
 
 
 def types_of(graph: Any) -> list[type]:
-    """The classes in the schemas of a compiled graph and of its nodes that are graphs, as LangGraph collects them."""
+    """The classes in the schemas of a compiled graph and of its nodes that are graphs, as LangGraph collects them.
+
+    And those that the nodes' functions name: what they return, or give to `interrupt(response_schema=…)`.
+    """
     found: set[Any] = set()
     for each in _graphs(graph):
-        for declared in (*_schemas(each), *_response_formats(each)):
+        for declared in (*_schemas(each), *_response_formats(each), *_named(each)):
             collect_from_type(declared, set(), found, set())
     return sorted((t for t in found if _is_storable(t)), key=lambda t: (t.__module__, t.__qualname__))
 
@@ -53,6 +57,16 @@ def _response_schemas(strategy: Any) -> Iterator[Any]:
     """The schema of a strategy, or of a bound output tool; a union's members one by one."""
     yield from (s for s in [getattr(strategy, "schema", None)] if s is not None)
     yield from (spec.schema for spec in getattr(strategy, "schema_specs", ()))
+
+
+def _named(graph: Any) -> Iterator[type]:
+    """The classes that the functions of the nodes name in their code."""
+    for step in _steps(graph):
+        for function in (getattr(step, "func", None), getattr(step, "afunc", None)):
+            function = inspect.unwrap(function) if function is not None else None
+            if inspect.isroutine(function) and hasattr(function, "__code__"):
+                names = inspect.getclosurevars(function)
+                yield from filter(_is_storable, (*names.globals.values(), *names.nonlocals.values()))
 
 
 def _steps(graph: Any) -> Iterator[Any]:

@@ -15,6 +15,7 @@ import asyncio
 import dataclasses
 import functools
 import hashlib
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -97,7 +98,7 @@ def _durable_init_loop(self: Any, input: Any, *, config: Any, **kwargs: Any) -> 
     each other's state after a crash.
     """
     run, scope = RUN.get(), SCOPE.get()
-    self._durable_run = run
+    self._durable_run = weakref.ref(run) if run is not None else None  # the run holds its loop
     pad = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
     if run is None or scope is None:
         _init_loop(self, input, config=config, **kwargs)
@@ -119,7 +120,7 @@ def _durable_init_loop(self: Any, input: Any, *, config: Any, **kwargs: Any) -> 
 
 def _durable_put_writes(self: Any, task_id: str, writes: Any, *, cached: bool = False) -> None:
     """Parallel tasks end in threads that know nothing of the run: their writes would go around its journal."""
-    run = self._durable_run
+    run: Execution | None = self._durable_run() if self._durable_run is not None else None
     if run is None or RUN.get() is run:
         _put_writes(self, task_id, writes, cached=cached)
         return
@@ -162,6 +163,10 @@ class _TaskStep:
         }
         self.task = dataclasses.replace(task, proc=cast(Any, _Attempts(task.proc, self)))
         self._pin_answers()
+
+    def let_go(self) -> None:
+        """Of what holds this step, and the loop with it."""
+        del self.task, self.configurable
 
     @property
     def path(self) -> str:
@@ -358,9 +363,12 @@ def _durable_run_with_retry(
         return step.returned()
     if (saved := step.checkpoint_saved) is not None:
         saved.result()
-    with run.body():
-        result = _run_with_retry(step.task, retry_policy, step.configurable)
-        run.journal.commit(*step.finished())
+    try:
+        with run.body():
+            result = _run_with_retry(step.task, retry_policy, step.configurable)
+            run.journal.commit(*step.finished())
+    finally:
+        step.let_go()
     return result
 
 
@@ -379,7 +387,10 @@ async def _durable_arun_with_retry(
         return step.returned()
     if (saved := step.checkpoint_saved) is not None:
         await asyncio.shield(saved)
-    with run.body():
-        result = await _arun_with_retry(step.task, retry_policy, stream, step.configurable)
-        await run.commit(*step.finished())
+    try:
+        with run.body():
+            result = await _arun_with_retry(step.task, retry_policy, stream, step.configurable)
+            await run.commit(*step.finished())
+    finally:
+        step.let_go()
     return result
