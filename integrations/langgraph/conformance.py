@@ -3,9 +3,13 @@
 Each outermost call of a verb wraps the graph as it is at that moment, since tests change compiled graphs: as in a
 process that was started again, the runner is new and the state is in the database. Graphs that share a checkpointer
 share its threads, so their runners have one name. What a test reads from that checkpointer is the durable state, as the
-methods of our saver are put over those of the test's.
+methods of our saver are put over those of the test's. A checkpointer of a class that a test made itself, to see calls or
+to fail, keeps its methods: they are called by our saver, and what they call in turn is ours. Threads that a test put into
+its checkpointer beforehand are imported.
 """
 
+import functools
+import inspect
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
@@ -13,6 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
 
 from conformance.ledger import Ledger
@@ -21,6 +26,7 @@ from durable_agents._core.engine import RUNNERS
 from durable_agents.errors import NotSupported
 from durable_agents.langgraph import DurableGraph
 from durable_agents.langgraph._private import CONF, CONFIG_KEY_TASK_ID, ensure_config
+from durable_agents.langgraph._runner import GraphRunner
 from durable_agents.langgraph._saver import DurableSaver
 
 _STATE = (
@@ -38,21 +44,51 @@ class _Router:
         self._numbers = itertools.count(1)
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._driven: WeakSet[Any] = WeakSet()
+        self._kept: WeakKeyDictionary[Any, DurableSaver] = WeakKeyDictionary()
         self._left: WeakKeyDictionary[Any, NotSupported] = WeakKeyDictionary()
 
     def durable(self, graph: Any) -> Any:
+        wrapped = self._wrapped(graph)
+        if self._is_new(saver := graph.checkpointer):
+            for thread in {each.config[CONF]["thread_id"] for each in saver.list(None)}:
+                wrapped.import_thread(saver, thread)
+        self._replace(saver, wrapped)
+        return wrapped
+
+    async def adurable(self, graph: Any) -> Any:
+        wrapped = self._wrapped(graph)
+        if self._is_new(saver := graph.checkpointer):
+            for thread in {each.config[CONF]["thread_id"] async for each in saver.alist(None)}:
+                await wrapped.aimport_thread(saver, thread)
+        self._replace(saver, wrapped)
+        return wrapped
+
+    def _wrapped(self, graph: Any) -> Any:
         saver = graph.checkpointer
-        is_saver = isinstance(saver, BaseCheckpointSaver)
-        name = self._names.get(saver) if is_saver else None
-        if name is None:
-            name = f"graph-{next(self._numbers)}"
+        name = self._names.get(saver) if isinstance(saver, BaseCheckpointSaver) else None
+        name = name or f"graph-{next(self._numbers)}"
         wrapped = DurableGraph(graph, name, ignore_checkpointer=True, on_code_change="continue")
         del RUNNERS[wrapped.durable.name]  # the next call's runner may have its name
-        if is_saver:
-            self._names[saver] = name
-            kept: Any = wrapped.checkpointer
-            saver.__dict__.update({method: getattr(kept, method) for method in _SAVER})
         return wrapped
+
+    def _is_new(self, saver: Any) -> bool:
+        return isinstance(saver, BaseCheckpointSaver) and saver not in self._names
+
+    def _replace(self, saver: Any, wrapped: Any) -> None:
+        """Put our saver in the place of the test's, and those methods over ours that the test made itself."""
+        if not isinstance(saver, BaseCheckpointSaver):
+            return
+        kept = self._kept[saver] = wrapped.checkpointer
+        self._names[saver] = wrapped.durable.name.removeprefix(f"{GraphRunner.framework}.")
+        if _is_of_a_test(type(saver.serde)):
+            kept.serde = saver.serde
+        own = _of_the_test(type(saver))
+        saver.__dict__.update({name: getattr(kept, name) for name in _SAVER if name not in own})
+        kept.__dict__.update({name: getattr(saver, name) for name in own})
+
+    def is_kept(self, saver: Any) -> DurableSaver | None:
+        """Our saver in the place of a test's."""
+        return self._kept.get(saver)
 
     def driving(self, graph: Any) -> None:
         """The native loop is called; in a durable graph, by its run."""
@@ -87,6 +123,29 @@ def _is_outermost(graph: Any, config: Any) -> bool:
     return CONFIG_KEY_TASK_ID not in ensure_config(config)[CONF]
 
 
+def _of_the_test(saver: type) -> set[str]:
+    """The methods of a saver's class that were made in a test."""
+    made = filter(_is_of_a_test, saver.__mro__)
+    return {name for cls in made for name in vars(cls) if name in _SAVER}
+
+
+def _is_of_a_test(cls: type) -> bool:
+    return cls.__module__.startswith("tests.test_")
+
+
+def _ours(router: _Router, name: str, native: Callable[..., Any]) -> Callable[..., Any]:
+    """What a test's method calls of its base class, which is ours once the test's saver has been replaced."""
+
+    @functools.wraps(native)
+    def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        kept = router.is_kept(self)
+        if kept is None:
+            return native(self, *arguments, **keywords)
+        return getattr(DurableSaver, name)(kept, *arguments, **keywords)
+
+    return method
+
+
 def install(ledger: Ledger) -> None:
     """Lead the verbs of every compiled graph through `DurableGraph`, and what reads and writes its state."""
     router = _Router(ledger)
@@ -113,7 +172,7 @@ def install(ledger: Ledger) -> None:
             return await native["ainvoke"](self, input, config, **keywords)
         wrapped = None
         try:
-            wrapped = router.durable(self)
+            wrapped = await router.adurable(self)
             return await wrapped.ainvoke(input, config, **keywords)
         except NotSupported as error:
             if not router.refused(self, wrapped, error):
@@ -144,7 +203,7 @@ def install(ledger: Ledger) -> None:
             return
         wrapped = None
         try:
-            wrapped = router.durable(self)
+            wrapped = await router.adurable(self)
             async with aclosing(wrapped.astream(input, config, **keywords)) as events:
                 async for event in events:
                     yield event
@@ -158,6 +217,9 @@ def install(ledger: Ledger) -> None:
 
     for verb in (invoke, ainvoke, stream, astream):
         setattr(Pregel, verb.__name__, verb)
+    for name in _SAVER:
+        if hasattr(InMemorySaver, name):
+            setattr(InMemorySaver, name, _ours(router, name, getattr(InMemorySaver, name)))
     for name in _STATE:
         setattr(Pregel, name, _on_durable_state(router, name, getattr(Pregel, name)))
 
@@ -171,4 +233,21 @@ def _on_durable_state(router: _Router, name: str, native: Callable[..., Any]) ->
             return native(self, config, *arguments, **keywords)
         return getattr(router.durable(self), name)(config, *arguments, **keywords)
 
-    return method
+    async def amethod(self: Any, config: Any, *arguments: Any, **keywords: Any) -> Any:
+        has_state = isinstance(self.checkpointer, BaseCheckpointSaver)
+        durable = has_state and _is_outermost(self, config)
+        graph = await router.adurable(self) if durable else None
+        called = getattr(graph, name) if graph is not None else functools.partial(native, self)
+        return await called(config, *arguments, **keywords)
+
+    async def events(self: Any, config: Any, *arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
+        has_state = isinstance(self.checkpointer, BaseCheckpointSaver)
+        durable = has_state and _is_outermost(self, config)
+        graph = await router.adurable(self) if durable else None
+        called = getattr(graph, name) if graph is not None else functools.partial(native, self)
+        async for each in called(config, *arguments, **keywords):
+            yield each
+
+    if inspect.iscoroutinefunction(native):
+        return amethod
+    return events if inspect.isasyncgenfunction(native) else method

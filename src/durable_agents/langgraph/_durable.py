@@ -17,6 +17,7 @@ from langgraph.types import Command
 
 from .._core import RUN, Options, Request, Run, acting, default_name, engine, logger
 from .._core.errors import ConfigurationError, EncodingError, NotSupported
+from ._importing import aimport_thread, import_thread
 from ._private import (
     CONF,
     CONFIG_KEY_DURABILITY,
@@ -91,7 +92,7 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         ):
             raise ConfigurationError(
                 f"the graph has a persistent checkpointer ({type(saver).__qualname__}). DurableGraph keeps its own "
-                f"state, and importing threads is not supported yet: leave them there with ignore_checkpointer=True"
+                f"state: give it ignore_checkpointer=True, and take over a thread with import_thread(saver, thread_id)"
             )
         allowed = [*types_of(compiled), *types]
         codec = graph_codec(allowed)
@@ -259,6 +260,28 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         """`batch_as_completed` for event loops."""
         async for item in super().abatch_as_completed(_items(inputs, run_id), config, **kwargs):
             yield item
+
+    # -- threads
+
+    def import_thread(self, saver: BaseCheckpointSaver[Any], thread_id: str) -> int:
+        """Take a thread over from another checkpointer, with its history and its open interrupts.
+
+        Args:
+            saver: where the graph kept its threads before, such as a `SqliteSaver` or a `PostgresSaver`; it is only read.
+                Nothing may run on the thread meanwhile.
+
+        Returns:
+            How many checkpoints the thread has.
+
+        Raises:
+            ConfigurationError: the thread is not there, or has state here already.
+            EncodingError: it holds a value of a type that is not stored; name it in `types=[…]`.
+        """
+        return import_thread(self.durable.saver, saver, str(thread_id))
+
+    async def aimport_thread(self, saver: BaseCheckpointSaver[Any], thread_id: str) -> int:
+        """`import_thread` for checkpointers that are async, such as `AsyncPostgresSaver`."""
+        return await aimport_thread(self.durable.saver, saver, str(thread_id))
 
     # -- requests
 

@@ -287,7 +287,7 @@ class Reader:
         )
 
 
-def config_of(thread: str, ns: str, id: str) -> RunnableConfig:
+def config_of(thread: str, ns: str, id: str | None) -> RunnableConfig:
     """The config that names a checkpoint."""
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}}
 

@@ -239,7 +239,8 @@ def _ended(execution: Execution) -> Iterator[None]:
     try:
         yield
     finally:
-        if (loop := execution.memory.pop(LOOP, None)) is not None:
+        loop = execution.memory.pop(LOOP, None)
+        if hasattr(loop, "checkpoint"):  # it has none when that could not be read
             execution.memory[HEAD] = loop.checkpoint["id"]
 
 

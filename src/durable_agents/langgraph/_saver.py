@@ -67,7 +67,10 @@ class Staging(Protocol):
     It is compared by identity and must allow weak references.
     """
 
-    run_id: str
+    @property
+    def run_id(self) -> str | None:
+        """The run that the rows are of, if they are of one."""
+        ...
 
     def stage(self, statements: Sequence[Statement]) -> None:
         """Commit these with the next record, after all that was staged before, or never."""
@@ -103,7 +106,15 @@ class DurableSaver(BaseCheckpointSaver[str]):
         self._recorded: OrderedDict[TaskKey, Sequence[tuple[str, Any]]] = OrderedDict()
         self._recorded_lock = threading.Lock()
 
+    def with_staging(self, staging: Staging) -> "DurableSaver":
+        """A saver of the same threads that leaves all its rows to `staging`."""
+        return DurableSaver(self._store, self._space, lambda: staging, self.serde)
+
     # -- writing
+
+    def write(self, statements: Sequence[Statement]) -> None:
+        """Commit rows that another saver of the same threads has left to its staging."""
+        self._write(None, statements)
 
     def put(
         self,
