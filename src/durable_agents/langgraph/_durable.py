@@ -4,8 +4,8 @@ It is a copy of the graph, of a class derived from the graph's own: `isinstance`
 named here is the native one, on the durable state.
 """
 
+import dataclasses
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Unpack, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -31,6 +31,7 @@ from ._private import (
 from ._runner import RECORDED_KEYWORDS, GraphRunner, Live, staging
 from ._saver import DurableSaver, strict_serde
 from ._shape import needs_async, types_of, unknown_tools
+from ._tasks import EXIT
 from ._values import graph_codec
 
 _SURROUNDINGS = ("checkpoint_ns", "checkpoint_id", "checkpoint_map", CONFIG_KEY_THREAD_ID)
@@ -39,11 +40,9 @@ _AMBIGUOUS = (  # as natively
     "When there are multiple pending interrupts, you must specify the interrupt id when resuming. "
     "Docs: https://docs.langchain.com/oss/python/langgraph/interrupts#handling-multiple-interrupts."
 )
+_RETURNS = ("stream_mode", "version")
+"""Arguments of `invoke` that say what it returns."""
 _SETTINGS = ("tags", "metadata", "run_name", "recursion_limit", "max_concurrency")
-_UNSUPPORTED = {
-    "control": "cooperative drain (control=)",
-    "checkpoint_during": "the deprecated checkpoint_during=; use durability=",
-}
 
 
 class DurableGraph(Pregel[Any, Any, Any, Any]):
@@ -267,8 +266,8 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         """Take a thread over from another checkpointer, with its history and its open interrupts.
 
         Args:
-            saver: where the graph kept its threads before, such as a `SqliteSaver` or a `PostgresSaver`; it is only read.
-                Nothing may run on the thread meanwhile.
+            saver: where the graph kept its threads before, such as a `SqliteSaver` or a `PostgresSaver`; it is only
+                read. Nothing may run on the thread meanwhile.
 
         Returns:
             How many checkpoints the thread has.
@@ -300,15 +299,6 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         is_async: bool,
         streams: bool = False,
     ) -> tuple[Request, str]:
-        for name, what in _UNSUPPORTED.items():
-            if keywords.get(name) is not None:
-                raise NotSupported(f"{what} is not supported by DurableGraph")
-        if not streams and keywords.get("stream_mode", "values") != "values":
-            raise NotSupported(
-                "invoke(stream_mode=…) other than 'values' is not supported yet: use stream(stream_mode=…)"
-            )
-        if keywords.get("version", "v1") != "v1" and not streams:
-            raise NotSupported("invoke(version='v2') is not supported yet")
         merged = _merged(self.config, config)
         if CONFIG_KEY_TASK_ID in merged[CONF]:
             merged = _without_surroundings(merged, config)
@@ -352,22 +342,24 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         }
         live = Live(merged, _native(keywords))
         durability = keywords.get("durability") or merged[CONF].get(CONFIG_KEY_DURABILITY)
-        incidental = {"async": is_async, "config": settings, "durability": durability}
+        if keywords.get("checkpoint_during") is False:
+            durability = EXIT
+        returns = {} if streams else {k: keywords[k] for k in _RETURNS if keywords.get(k) is not None}
+        incidental = {"async": is_async, "config": settings, "durability": durability, "returns": returns}
         observers = ("callbacks",) if merged.get("callbacks") else ()
         return Request(recorded, thread, live, tuple(live_names), observers, incidental=incidental), run_id
 
     def _answer(
         self, command: Command[Any], waiting: tuple[str, Any], live: Live, named: str | None
     ) -> tuple[Request, str]:
-        """A `Command(resume=…)` to the run that waits on the thread, its plain value pinned to the open question."""
+        """A `Command(resume=…)` to the run that waits on the thread, its plain value pinned to the open question.
+
+        What else the command says, an update or where to go, is recorded with the answer to the first question.
+        """
         run_id, pause = waiting
         if named not in (None, run_id):
             raise ConfigurationError(
                 f"run {run_id!r} waits on this thread: answer it without run_id=, or with its own, not {named!r}"
-            )
-        if command.update is not None or command.goto:
-            raise NotSupported(
-                f"run {run_id!r} waits for an answer; Command(resume=…) with update= or goto= is not supported yet"
             )
         resume: Any = command.resume
         if live.config[CONF].get(CONFIG_KEY_STRICT_RESUME):
@@ -378,6 +370,14 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             answers = {next(iter(pause.questions)): resume}  # by the time it arrives another one may be open
         else:
             raise RuntimeError(_AMBIGUOUS)
+        if command.update is not None or command.goto:
+            if not answers:
+                raise ConfigurationError(
+                    f"Command(resume=…) answers none of the open questions of run {run_id!r}, so that its update= and "
+                    f"goto= would be lost; open are {', '.join(pause.questions)}"
+                )
+            first = next(iter(answers))
+            answers[first] = dataclasses.replace(command, resume=answers[first])
         return Request(None, live=live, answers=answers), run_id
 
 
@@ -408,7 +408,7 @@ def _again(resume: Any) -> dict[str | None, Any]:
     return {**resume} if _is_by_question(resume) else {None: resume}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Item:
     """An input of a batch, with the id of its run."""
 

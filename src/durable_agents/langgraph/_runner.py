@@ -6,13 +6,13 @@ already. Finished tasks come back with that checkpoint, finished steps inside un
 
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.pregel import Pregel
-from langgraph.types import Command, Interrupt
+from langgraph.types import Command, GraphOutput, Interrupt
 
 from .._core import RUN, Codec, Execution, Pause, Question, Runner, Store
 from .._core.errors import EncodingError, NotSupported, ResultNotRecorded, RunOver
@@ -30,12 +30,14 @@ from ._private import (
 from ._saver import DurableSaver, Head
 from ._shape import is_next, lost_nodes, structure_of
 from ._tables import MIGRATIONS
-from ._tasks import EXIT, INTERRUPTS, LOOP
+from ._tasks import EXIT, INTERRUPTS, LOOP, answer_in
 
 RECORDED_KEYWORDS = ("output_keys", "interrupt_before", "interrupt_after", "context")
 """Arguments of the native verbs that a recovery gives again."""
 HEAD = "langgraph.head"
 """In `Execution.memory`: the id of the checkpoint that the graph's loop ended with."""
+_RETURNS = "langgraph.returns"
+"""In `Execution.memory`: what `invoke` was to return."""
 _CONFIGURABLE = "configurable."
 
 
@@ -96,13 +98,13 @@ class GraphRunner(Runner):
         input, config, keywords = self._arguments(execution)
         with _ended(execution):
             result = self.native.invoke(self.graph, input, config, **keywords)
-        return self.outcome(execution, result)
+        return self._outcome(execution, result, keywords)
 
     async def adrive(self, execution: Execution) -> Any:
         input, config, keywords = self._arguments(execution)
         with _ended(execution):
             result = await self.native.ainvoke(self.graph, input, config, **keywords)
-        return self.outcome(execution, result)
+        return self._outcome(execution, result, keywords)
 
     def events(self, execution: Execution) -> Generator[Any, None, Any]:
         input, config, keywords = self._arguments(execution)
@@ -131,8 +133,11 @@ class GraphRunner(Runner):
                 keywords[name] = value
             else:
                 config[name] = value  # type: ignore[literal-required]
-        # Else what counts is committed with the records, whatever the loop waits for.
-        keywords["durability"] = EXIT if execution.incidental.get("durability") == EXIT else "async"
+        if live is None:
+            keywords |= execution.incidental.get("returns", {})
+        if keywords.get("checkpoint_during") is None:  # else natively that says it
+            # But for "exit": what counts is committed with the records, whatever the loop waits for.
+            keywords["durability"] = EXIT if execution.incidental.get("durability") == EXIT else "async"
         input = self.codec.decode(recorded["input"])
         asked = [pause for pause in execution.pauses if not pause.is_our_own]
         if asked:
@@ -172,14 +177,23 @@ class GraphRunner(Runner):
         head = self.saver.head(_thread(config))
         if head is None or head.id == pause.state["checkpoint"]:
             asks_anew = len(pause.answers) == 1 and _is_elsewhere(config, head)
-            return Command(resume=next(iter(pause.answers.values())) if asks_anew else dict(pause.answers))
+            return _command(pause.answers, asks_anew, was_sent=head is not None and head.has_input_writes)
         if head.run is not None or head.has_input_writes or len(pause.answers) != 1:
             return None
         # The state was edited while the run waited (`update_state`): the question has another id now, and natively a
         # plain answer goes to whoever asks.
-        return Command(resume=next(iter(pause.answers.values())))
+        return _command(pause.answers, by_anybody=True)
 
     # -- results
+
+    def _outcome(self, execution: Execution, result: Any, keywords: Mapping[str, Any]) -> Any:
+        """`outcome`, where `invoke` was asked for something else than the values of the state."""
+        execution.memory[_RETURNS] = {
+            "chunks": keywords.get("stream_mode", "values") != "values",
+            "version": keywords.get("version", "v1"),
+            "whole": execution.journal.recorded_before <= 1,
+        }
+        return self.outcome(execution, result)
 
     def outcome(self, execution: Execution, result: Any) -> Any:
         """The native result, or the pause when the loop stopped at interrupts."""
@@ -195,15 +209,30 @@ class GraphRunner(Runner):
         return Pause(questions, {"checkpoint": execution.memory[HEAD]}, result)
 
     def encode_result(self, execution: Execution, result: Any) -> Any:
-        """A reference to the thread's state, which holds the result already: it is not stored a second time."""
-        return {
+        """A reference to the thread's state, which holds the result already: it is not stored a second time.
+
+        The chunks that `invoke` returns for another `stream_mode` are stored, when none came before a crash.
+        """
+        returns = execution.memory.get(_RETURNS, {})
+        if returns.get("chunks"):
+            return {"chunks": self.codec.encode(result) if returns["whole"] else None, "run": execution.id}
+        place = {
             "thread": execution.thread,
             "checkpoint": execution.memory[HEAD],
             "output_keys": execution.input["output_keys"],
         }
+        return {**place, "version": "v2"} if returns.get("version") == "v2" else place
 
     def decode_result(self, data: Any) -> Any:
-        return self._values(data["thread"], data["checkpoint"], data["output_keys"])
+        if "chunks" in data:
+            if data["chunks"] is None:
+                raise ResultNotRecorded(
+                    f"run {data['run']!r} has succeeded, but some of the chunks that invoke(stream_mode=…) returns "
+                    f"were made before a crash; its state is there: get_state(config)"
+                )
+            return self.codec.decode(data["chunks"])
+        values = self._values(data["thread"], data["checkpoint"], data["output_keys"])
+        return GraphOutput(value=values) if data.get("version") == "v2" else values
 
     def paused_result(self, run_id: str, request: Any, pause: Question) -> Any:
         """What `invoke` returns for an interrupted graph: the values so far and the open interrupts."""
@@ -246,6 +275,21 @@ def _ended(execution: Execution) -> Iterator[None]:
 
 def _thread(config: RunnableConfig) -> str:
     return str(config[CONF][CONFIG_KEY_THREAD_ID])
+
+
+def _command(answers: Mapping[str, Any], by_anybody: bool, was_sent: bool = False) -> Command[Any]:
+    """The command that gives the graph its answers, and what was said with them.
+
+    Args:
+        by_anybody: the only answer goes to whoever asks.
+        was_sent: what was said with them is on the checkpoint already, and would be applied twice.
+    """
+    plain = {question: answer_in(value) for question, value in answers.items()}
+    resume = next(iter(plain.values())) if by_anybody else plain
+    said = next((value for value in answers.values() if isinstance(value, Command)), None)
+    if said is None or was_sent:
+        return Command(resume=resume)
+    return replace(said, resume=resume)
 
 
 def _is_elsewhere(config: RunnableConfig, head: Head | None) -> bool:

@@ -23,7 +23,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.constants import START
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
-from langgraph.types import PregelExecutableTask, RetryPolicy, Send
+from langgraph.types import Command, PregelExecutableTask, RetryPolicy, Send
 
 from .._core import (
     RUN,
@@ -186,7 +186,7 @@ class _TaskStep:
         namespace: str = config[CONFIG_KEY_CHECKPOINT_NS]
         known: list[Any] = []
         while (question := interrupt_id(namespace, len(known))) in answers:
-            known.append(answers[question])
+            known.append(answer_in(answers[question]))
         if known:
             pad.resume[:] = known
 
@@ -289,6 +289,11 @@ class _TaskStep:
             for c, v in writes
             if not isinstance(loop.specs.get(c), UntrackedValue)
         ]
+
+
+def answer_in(given: Any) -> Any:
+    """The answer to a question: a command says more than that."""
+    return given.resume if isinstance(given, Command) else given
 
 
 def _segment(task: PregelExecutableTask, superstep: int) -> tuple[str, str]:
