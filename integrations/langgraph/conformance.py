@@ -21,6 +21,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
 
 from conformance.ledger import Ledger
+from conformance.suite import Suite
 from durable_agents._core.context import RUN
 from durable_agents._core.engine import RUNNERS
 from durable_agents.errors import NotSupported
@@ -42,6 +43,7 @@ class _Router:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self._suite = Suite.of("langgraph")
         self._numbers = itertools.count(1)
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._driven: WeakSet[Any] = WeakSet()
@@ -100,6 +102,8 @@ class _Router:
     def leads(self, graph: Any, config: Any) -> bool:
         """Whether a call of a verb is to be durable: it is outermost, and its threads were not moved on natively."""
         if not _is_outermost(graph, config):
+            return False
+        if graph.checkpointer is None and self._suite.forbids_here():
             return False
         saver = graph.checkpointer
         error = self._left.get(saver) if isinstance(saver, BaseCheckpointSaver) else None

@@ -12,6 +12,7 @@ Its keys, all of them optional but the first:
     environment = {NAME = "value"}
     leave_out = {"tests/x.py" = "…"} files, folders and tests that are not run, each with the reason
     [[unsteady]]                     tests that differ in some runs and not in others: `cause`, `tests`
+    [[forbids]]                      tests that forbid some runs, which stay native: `cause`, `tests`
 
 A `conformance_conftest.py` beside it becomes the `conftest.py` of the source distribution's top folder.
 
@@ -21,6 +22,7 @@ What follows `MARK` is what was seen last. `--write` makes it again, and keeps t
 import importlib.metadata
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -45,6 +47,7 @@ class Suite:
     Args:
         differs: the tests whose outcome is not the native one, each with the cause.
         unsteady: those that may differ.
+        forbids: those that forbid some runs.
         figures: how many passed, failed and were skipped, "plain" and "durable"; and "runs".
     """
 
@@ -61,17 +64,23 @@ class Suite:
     figures: Mapping[str, Any] = field(default_factory=dict)
     differs: Mapping[str, str] = field(default_factory=dict)
     unsteady: Mapping[str, str] = field(default_factory=dict)
+    forbids: Mapping[str, str] = field(default_factory=dict)
+
+    def forbids_here(self) -> bool:
+        """Whether the test that runs in this process forbids some runs."""
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+        return test in self.forbids
 
     @classmethod
     def of(cls, framework: str) -> "Suite":
         """The suite as its `conformance.toml` says."""
         read = tomllib.loads(_file(framework).read_text())
-        differs, unsteady = (_causes(read.pop(name, ())) for name in ("differs", "unsteady"))
+        causes = {name: _causes(read.pop(name, ())) for name in ("differs", "unsteady", "forbids")}
         figures = read.pop("figures", {})
         told: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in read.items()
         }
-        return cls(framework, **told, figures=figures, differs=differs, unsteady=unsteady)
+        return cls(framework, **told, figures=figures, **causes)
 
     @property
     def router(self) -> Path:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from .errors import BrokenRecord, OwnershipLost, Stop
 from .log import Trouble, logger
-from .record import CLOSE, FLUSH, OPEN, RETRY, Draft, Record, check_link, now_us, rows_digest
+from .record import CLOSE, FLUSH, OPEN, RETRY, WAIT, Draft, Record, check_link, now_us, rows_digest
 from .store import Statement, Store, runs
 from .stream import Emitted, Numbering
 
@@ -112,6 +112,10 @@ class Journal:
         """The records of this kind that hold, in the order they were written."""
         with self._lock:
             return [record for record in self._known.values() if record.kind == kind]
+
+    def is_before_pause(self, record: Record) -> bool:
+        """Whether the run has waited for people since this record."""
+        return any(pause.body["seq"] > record.body["seq"] for pause in self.records(WAIT))
 
     def stage(self, statements: Sequence[Statement]) -> None:
         """Rows of the framework's state, to be written with the next record. Lost with the process until then."""

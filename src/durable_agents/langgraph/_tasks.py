@@ -30,6 +30,7 @@ from .._core import (
     SCOPE,
     Draft,
     Execution,
+    Record,
     Scope,
     Statement,
     described,
@@ -224,11 +225,19 @@ class _TaskStep:
             record = self._run.journal.known.get(self.path)
             if record is None or record.status != "error":
                 break
-        if record is None or self._saver is not None or record.status == "opaque":
+        is_over = record is not None and self._is_over(record)
+        if record is None or self._saver is not None or record.status == "opaque" or is_over:
             self._attempt = 1
             return False
         self._task.writes.extend((c, v) for c, v in self._run.runner.codec.decode(record.value()["writes"]))
         return True
+
+    def _is_over(self, record: Record) -> bool:
+        """Whether a record is of before the last pause: at that a graph that saves at its exit has saved its state.
+
+        When the task runs again, it is meant to: the graph was told to go on from an earlier checkpoint.
+        """
+        return isinstance(self._loop.checkpointer, DurableSaver) and self._run.journal.is_before_pause(record)
 
     def number(self, call: Any) -> int:
         """The number of a `@task` call among those of this task: by order, or by its input when other tasks make it.
