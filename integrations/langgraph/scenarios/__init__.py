@@ -4,6 +4,6 @@ Ordinary graphs, as an application has them. Their models decide from the messag
 on the `World`. Those decorated with `both` exist twice, the second one awaited.
 """
 
-from . import agents, failures, graphs, interrupts
+from . import agents, durability, failures, graphs, interrupts
 
-__all__ = ["agents", "failures", "graphs", "interrupts"]
+__all__ = ["agents", "durability", "failures", "graphs", "interrupts"]

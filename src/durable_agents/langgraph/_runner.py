@@ -160,6 +160,8 @@ class GraphRunner(Runner):
             return False
         if head.run == execution.id:
             return True
+        if execution.incidental.get("durability") == EXIT:
+            return False  # it saves nothing but what is there at its end
         wrote = any("rows" in record.body for record in execution.journal.known.values())
         if input is None or not wrote:
             return False

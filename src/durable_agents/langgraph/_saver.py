@@ -32,9 +32,10 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot  # langgraph-checkpoint 4.3.2
 
-from .._core import Statement, Store
+from .._core import SCOPE, Scope, Statement, Store
 from .._core.errors import EncodingError
 from ._deltas import Item, KnownLists, Place, StoredList, encode_elements, encode_list
+from ._private import NS_END
 from ._reader import ELEMENTS, LIST, SNAPSHOT, Head, Reader, config_of
 from ._serde import strict_serde
 from ._tables import (
@@ -144,6 +145,8 @@ class DurableSaver(BaseCheckpointSaver[str]):
         described = _dump_metadata(get_checkpoint_metadata(config, metadata))
         key = (self._space, thread, ns, checkpoint["id"], get_checkpoint_id(config))
         run = staging.run_id if staging is not None else None
+        if run is not None and is_lasting(ns) and (scope := SCOPE.get()) is not None:
+            run = maker(run, scope)
         statements = [
             self._item_rows(thread, items),
             Statement(PUT_CHANNEL, tuple(rows)),
@@ -221,6 +224,12 @@ class DurableSaver(BaseCheckpointSaver[str]):
         """What is known of a thread's latest checkpoint without reading its state."""
         self._flushed()
         return self._reader(thread).head()
+
+    def maker(self, thread: str, ns: str) -> str | None:
+        """Who stored the latest checkpoint of a namespace."""
+        self._flushed()
+        sql = "SELECT run FROM langgraph_checkpoint WHERE space = ? AND thread = ? AND ns = ? ORDER BY id DESC LIMIT 1"
+        return next((run for (run,) in self._store().query(sql, (self._space, thread, ns))), None)
 
     def last_run(self, thread: str, head: Head) -> str | None:
         """See `Reader.last_run`."""
@@ -399,6 +408,16 @@ class DurableSaver(BaseCheckpointSaver[str]):
             and len(recorded) == len(writes)
             and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(recorded, writes, strict=True))
         )
+
+
+def is_lasting(ns: str) -> bool:
+    """Whether a namespace is that of a nested graph with a memory of its own, which no task's id tells apart."""
+    return bool(ns) and NS_END not in ns
+
+
+def maker(run_id: str, scope: Scope) -> str:
+    """The call of such a graph that a checkpoint is of."""
+    return f"{run_id}\n{scope.path}"
 
 
 def _place(config: RunnableConfig) -> Place:

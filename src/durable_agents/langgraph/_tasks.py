@@ -48,6 +48,7 @@ from ._private import (
     CONFIG_KEY_CALL,
     CONFIG_KEY_CHECKPOINT_ID,
     CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_RESUMING,
     CONFIG_KEY_RUNTIME,
     CONFIG_KEY_SCRATCHPAD,
     CONFIG_KEY_THREAD_ID,
@@ -65,7 +66,7 @@ from ._private import (
     sanitize_untracked_values_in_send,
     task_path_str,
 )
-from ._saver import DurableSaver
+from ._saver import DurableSaver, is_lasting, maker
 
 _run_with_retry: Callable[..., Any] = pregel_runner.run_with_retry
 _arun_with_retry: Callable[..., Any] = pregel_runner.arun_with_retry
@@ -117,6 +118,20 @@ def _durable_init_loop(self: Any, input: Any, *, config: Any, **kwargs: Any) -> 
     self._durable_scope = (
         Scope(scope.child(segment), scope.child_key(segment), in_step=True) if number else scope
     )
+    if kwargs["durability"] == EXIT and _was_called_before(self, run, scope):
+        self.config = patch_configurable(self.config, {CONFIG_KEY_RESUMING: True})
+
+
+def _was_called_before(loop: Any, run: Execution, scope: Scope) -> bool:
+    """Whether this very call of a graph with a memory of its own has saved its state before a crash.
+
+    Then it goes on from there: its input is in that state, and given again it would be the next turn.
+    """
+    saver, place = loop.checkpointer, loop.checkpoint_config[CONF]
+    namespace = place.get(CONFIG_KEY_CHECKPOINT_NS, "")
+    if not isinstance(saver, DurableSaver) or not is_lasting(namespace):
+        return False
+    return saver.maker(place[CONFIG_KEY_THREAD_ID], namespace) == maker(run.id, scope)
 
 
 def _durable_put_writes(self: Any, task_id: str, writes: Any, *, cached: bool = False) -> None:
