@@ -28,7 +28,7 @@ from ._private import (
     ensure_config,
     is_xxh3_128_hexdigest,
 )
-from ._runner import RECORDED_KEYWORDS, GraphRunner, Live, staging
+from ._runner import RECORDED_KEYWORDS, GraphRunner, Live, as_returned, staging
 from ._saver import DurableSaver, strict_serde
 from ._shape import needs_async, types_of, unknown_tools
 from ._tasks import EXIT
@@ -144,7 +144,7 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             with acting(self.durable):
                 return self.durable.native.invoke(self, input, config, **kwargs)
         request, run_id = self._request(input, config, kwargs, run_id, is_async=False)
-        return self.durable.call(request, run_id)
+        return as_returned(self.durable.call(request, run_id))
 
     async def ainvoke(
         self, input: Any, config: RunnableConfig | None = None, *, run_id: str | None = None, **kwargs: Any
@@ -156,7 +156,7 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             with acting(self.durable):
                 return await self.durable.native.ainvoke(self, input, config, **kwargs)
         request, run_id = self._request(input, config, kwargs, run_id, is_async=True)
-        return await self.durable.acall(request, run_id)
+        return as_returned(await self.durable.acall(request, run_id))
 
     def stream(
         self, input: Any, config: RunnableConfig | None = None, *, run_id: str | None = None, **kwargs: Any

@@ -4,7 +4,7 @@ After a crash the loop goes on from the thread's last checkpoint: the run's own 
 already. Finished tasks come back with that checkpoint, finished steps inside unfinished tasks from their records.
 """
 
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,8 +36,8 @@ RECORDED_KEYWORDS = ("output_keys", "interrupt_before", "interrupt_after", "cont
 """Arguments of the native verbs that a recovery gives again."""
 HEAD = "langgraph.head"
 """In `Execution.memory`: the id of the checkpoint that the graph's loop ended with."""
-_RETURNS = "langgraph.returns"
-"""In `Execution.memory`: what `invoke` was to return."""
+_VERSION, _IS_WHOLE = "langgraph.version", "langgraph.is_whole"
+"""In `Execution.memory`: the version of the output; whether nothing of this segment was done before."""
 _CONFIGURABLE = "configurable."
 
 
@@ -47,6 +47,30 @@ class Live:
 
     config: RunnableConfig
     keywords: dict[str, Any] = field(default_factory=dict)
+
+
+class Chunks(list[Any]):
+    """What `invoke` returns for another `stream_mode` than "values"; `is_whole` if none came before a crash."""
+
+    def __init__(self, chunks: Iterable[Any], run_id: str, is_whole: bool) -> None:
+        super().__init__(chunks)
+        self.run_id, self.is_whole = run_id, is_whole
+
+
+def as_returned(result: Any) -> Any:
+    """A result as its caller gets it.
+
+    Raises:
+        ResultNotRecorded: some of it was only in a process that has died.
+    """
+    if not isinstance(result, Chunks):
+        return result
+    if not result.is_whole:
+        raise ResultNotRecorded(
+            f"run {result.run_id!r} has come to its end, but some of the chunks that invoke(stream_mode=…) returns "
+            f"were made before a crash; its state is there: get_state(config)"
+        )
+    return list(result)
 
 
 class GraphRunner(Runner):
@@ -138,6 +162,11 @@ class GraphRunner(Runner):
         if keywords.get("checkpoint_during") is None:  # else natively that says it
             # But for "exit": what counts is committed with the records, whatever the loop waits for.
             keywords["durability"] = EXIT if execution.incidental.get("durability") == EXIT else "async"
+        journal = execution.journal
+        execution.memory[_IS_WHOLE] = not any(
+            record.kind in ("node", "task") and not journal.is_before_pause(record)
+            for record in journal.known.values()
+        )
         input = self.codec.decode(recorded["input"])
         asked = [pause for pause in execution.pauses if not pause.is_our_own]
         if asked:
@@ -190,11 +219,9 @@ class GraphRunner(Runner):
 
     def _outcome(self, execution: Execution, result: Any, keywords: Mapping[str, Any]) -> Any:
         """`outcome`, where `invoke` was asked for something else than the values of the state."""
-        execution.memory[_RETURNS] = {
-            "chunks": keywords.get("stream_mode", "values") != "values",
-            "version": keywords.get("version", "v1"),
-            "whole": execution.journal.recorded_before <= 1,
-        }
+        execution.memory[_VERSION] = keywords.get("version", "v1")
+        if keywords.get("stream_mode", "values") != "values":
+            result = Chunks(result, execution.id, execution.memory[_IS_WHOLE])
         return self.outcome(execution, result)
 
     def outcome(self, execution: Execution, result: Any) -> Any:
@@ -215,24 +242,22 @@ class GraphRunner(Runner):
 
         The chunks that `invoke` returns for another `stream_mode` are stored, when none came before a crash.
         """
-        returns = execution.memory.get(_RETURNS, {})
-        if returns.get("chunks"):
-            return {"chunks": self.codec.encode(result) if returns["whole"] else None, "run": execution.id}
+        if isinstance(result, Chunks):
+            return {
+                "chunks": self.codec.encode(list(result)) if result.is_whole else None,
+                "run": execution.id,
+            }
         place = {
             "thread": execution.thread,
             "checkpoint": execution.memory[HEAD],
             "output_keys": execution.input["output_keys"],
         }
-        return {**place, "version": "v2"} if returns.get("version") == "v2" else place
+        return {**place, "version": "v2"} if execution.memory.get(_VERSION) == "v2" else place
 
     def decode_result(self, data: Any) -> Any:
         if "chunks" in data:
-            if data["chunks"] is None:
-                raise ResultNotRecorded(
-                    f"run {data['run']!r} has succeeded, but some of the chunks that invoke(stream_mode=…) returns "
-                    f"were made before a crash; its state is there: get_state(config)"
-                )
-            return self.codec.decode(data["chunks"])
+            is_whole = data["chunks"] is not None
+            return as_returned(Chunks(self.codec.decode(data["chunks"] or []), data["run"], is_whole))
         values = self._values(data["thread"], data["checkpoint"], data["output_keys"])
         return GraphOutput(value=values) if data.get("version") == "v2" else values
 
