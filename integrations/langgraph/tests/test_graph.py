@@ -144,8 +144,10 @@ def test_a_graph_with_a_persistent_checkpointer_is_refused_until_told_to_ignore_
         graph = line(a).copy({"checkpointer": saver})
         with pytest.raises(ConfigurationError, match="ignore_checkpointer"):
             durable(graph)
-        assert durable(graph, ignore_checkpointer=True).invoke({"log": []}) == {"log": ["a"]}
-    assert durable(line(a).copy({"checkpointer": InMemorySaver()})).invoke({"log": []}) == {"log": ["a"]}
+        assert durable(graph, ignore_checkpointer=True).invoke({"log": []}, run_id="1") == {"log": ["a"]}
+    assert durable(line(a).copy({"checkpointer": InMemorySaver()})).invoke({"log": []}, run_id="2") == {
+        "log": ["a"]
+    }
 
 
 @pytest.mark.parametrize("wrapped", [StateGraph(Log), object(), None])
@@ -323,8 +325,10 @@ def test_types_of_the_schema_are_stored_and_others_are_refused_when_written() ->
     assert app.invoke({"price": Money(amount=1)}, run_id="r") == {"price": Money(amount=2)}
     assert runs.get("r").result() == {"price": Money(amount=2)}
 
-    def odd(state: Log) -> Log:
-        return {"log": [Money(amount=1)]}
+    made = [Money(amount=1)]
+
+    def odd(state: Log) -> Log:  # names no class
+        return {"log": [*made]}
 
     with pytest.raises(EncodingError, match="Money"):
         durable(line(odd)).invoke({"log": []})
@@ -493,17 +497,6 @@ def test_callbacks_are_called_as_natively_and_in_the_same_order() -> None:
 # -- what is not there
 
 
-@pytest.mark.parametrize(
-    "keywords",
-    [{"stream_mode": "updates"}, {"version": "v2"}, {"control": object()}, {"checkpoint_during": True}],
-)
-def test_what_is_not_supported_raises_at_once(keywords: dict[str, Any]) -> None:
-    app = durable(line(a))
-    with pytest.raises(NotSupported):
-        app.invoke({"log": []}, run_id="never", **keywords)
-    assert "never" not in [run.id for run in runs.list()]
-
-
 def test_an_object_that_cannot_be_recorded_is_refused_by_start_and_lives_with_its_caller() -> None:
     class Client:
         pass
@@ -512,14 +505,6 @@ def test_an_object_that_cannot_be_recorded_is_refused_by_start_and_lives_with_it
     assert app.invoke({"log": []}, config) == {"log": ["a"]}
     with pytest.raises(NotRecoverable, match="client"):
         app.start({"log": []}, config)
-
-
-def test_an_answer_with_an_update_is_refused_for_now() -> None:
-    app = durable(line(ask))
-    app.invoke({"log": []}, thread(), run_id="r")
-    with pytest.raises(NotSupported, match="update="):
-        app.invoke(Command(resume=1, update={"log": ["x"]}), thread())
-    assert runs.get("r").status == "waiting"
 
 
 def test_outside_of_a_run_langchain_and_langgraph_are_untouched() -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -43,11 +44,7 @@ def _schemas(graph: Any) -> Iterator[Any]:
 
 def _response_formats(graph: Any) -> Iterator[Any]:
     for step in _steps(graph):
-        for cell in getattr(getattr(step, "func", None), "__closure__", None) or ():
-            try:
-                content = cell.cell_contents
-            except ValueError:  # an empty cell
-                continue
+        for content in _enclosed(getattr(step, "func", None)):
             for value in content.values() if isinstance(content, dict) else (content,):
                 if type(value).__module__ == _STRUCTURED_OUTPUT:
                     yield from _response_schemas(value)
@@ -64,9 +61,17 @@ def _named(graph: Any) -> Iterator[type]:
     for step in _steps(graph):
         for function in (getattr(step, "func", None), getattr(step, "afunc", None)):
             function = inspect.unwrap(function) if function is not None else None
-            if inspect.isroutine(function) and hasattr(function, "__code__"):
-                names = inspect.getclosurevars(function)
-                yield from filter(_is_storable, (*names.globals.values(), *names.nonlocals.values()))
+            code = getattr(function, "__code__", None)
+            if code is not None:
+                known = [function.__globals__[name] for name in code.co_names if name in function.__globals__]
+                yield from filter(_is_storable, (*known, *_enclosed(function)))
+
+
+def _enclosed(function: Any) -> Iterator[Any]:
+    """What a function has from the functions around it."""
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # an empty cell
+            yield cell.cell_contents
 
 
 def _steps(graph: Any) -> Iterator[Any]:
