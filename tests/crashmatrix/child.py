@@ -145,6 +145,7 @@ def replay(scene: Scene) -> None:
 
 def native(scene: Scene) -> None:
     """Give the unwrapped agent the same turns."""
+    _settle_in(scene)
     scenario = scene.build(World(scene.folder))
     if scenario.native is None:
         _save(scene, "native", {"turns": {}})
@@ -164,9 +165,15 @@ def _second(scene: Scene, liveness: Liveness) -> Play:
 
 def _launched(scene: Scene, liveness: Liveness, world: World) -> Play:
     hooks.skip_migration()
+    _settle_in(scene)
     play = Play(scene.build(world), world)
     durable_agents.launch(scene.url, **asdict(liveness))
     return play
+
+
+def _settle_in(scene: Scene) -> None:
+    """What a framework keeps for its user is this process's own: frozen with a lock on it, it holds up nobody."""
+    os.environ["XDG_DATA_HOME"] = str(scene.folder / f"home-{os.getpid()}")
 
 
 def _save(scene: Scene, name: str, data: Any) -> None:
