@@ -77,7 +77,6 @@ def told(
         is_async=is_async,
         show=left_behind,
         may_fail=may_fail,
-        replays=False,
     )
 
 

@@ -113,9 +113,14 @@ class Journal:
         with self._lock:
             return [record for record in self._known.values() if record.kind == kind]
 
-    def is_before_pause(self, record: Record) -> bool:
-        """Whether the run has waited for people since this record."""
-        return any(pause.body["seq"] > record.body["seq"] for pause in self.records(WAIT))
+    @property
+    def segment(self) -> int:
+        """How often the run has waited for people."""
+        return len(self.records(WAIT))
+
+    def segment_of(self, record: Record) -> int:
+        """How often the run had waited for people before this record."""
+        return sum(pause.body["seq"] < record.body["seq"] for pause in self.records(WAIT))
 
     def stage(self, statements: Sequence[Statement]) -> None:
         """Rows of the framework's state, to be written with the next record. Lost with the process until then."""

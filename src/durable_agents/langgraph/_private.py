@@ -39,7 +39,7 @@ from langgraph._internal._constants import (
 )
 from langgraph._internal._serde import _collect_from_type as collect_from_type
 from langgraph.channels.untracked_value import UntrackedValue
-from langgraph.pregel import Pregel, _runner
+from langgraph.pregel import Pregel, _loop, _runner
 from langgraph.pregel._algo import sanitize_untracked_values_in_send, task_path_str
 from langgraph.pregel._checkpoint import channels_from_checkpoint
 from langgraph.pregel._io import read_channels
@@ -87,11 +87,15 @@ __all__ = [
     "langchain_modules",
     "langgraph_runnable",
     "patch_configurable",
+    "pregel_loop",
     "pregel_runner",
     "read_channels",
     "sanitize_untracked_values_in_send",
     "task_path_str",
 ]
+
+pregel_loop: Any = _loop
+"""The module whose `create_checkpoint` makes every checkpoint of a loop."""
 
 pregel_runner: Any = _runner
 """The module whose `run_with_retry` and `arun_with_retry` Pregel calls for every task."""
@@ -112,6 +116,9 @@ _PARAMETERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
         pregel_runner.arun_with_retry, ("task", "retry_policy", "stream", "configurable")),
     "PregelLoop.__init__": (PregelLoop.__init__, ("self", "input", "stream", "config")),
     "PregelLoop.put_writes": (PregelLoop.put_writes, ("self", "task_id", "writes")),
+    "PregelLoop._put_checkpoint": (PregelLoop._put_checkpoint, ("self", "metadata")),
+    "langgraph.pregel._loop.create_checkpoint": (
+        pregel_loop.create_checkpoint, ("checkpoint", "channels", "step", "id")),
     "BaseChatModel._generate_with_cache": (
         BaseChatModel._generate_with_cache, ("self", "messages", "stop", "run_manager", "kwargs")),
     "BaseChatModel._agenerate_with_cache": (

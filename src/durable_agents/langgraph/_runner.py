@@ -27,10 +27,11 @@ from ._private import (
     patch_configurable,
     read_channels,
 )
+from ._replay import ReplaySaver
 from ._saver import DurableSaver, Head
 from ._shape import is_next, lost_nodes, structure_of
 from ._tables import MIGRATIONS
-from ._tasks import EXIT, INTERRUPTS, LOOP, answer_in
+from ._tasks import EXIT, INTERRUPTS, LOOP, SEGMENT, answer_in
 
 RECORDED_KEYWORDS = ("output_keys", "interrupt_before", "interrupt_after", "context")
 """Arguments of the native verbs that a recovery gives again."""
@@ -119,16 +120,48 @@ class GraphRunner(Runner):
     # -- one pass of the native loop
 
     def drive(self, execution: Execution) -> Any:
+        if execution.muted:
+            return self._replayed(execution)
         input, config, keywords = self._arguments(execution)
         with _ended(execution):
             result = self.native.invoke(self.graph, input, config, **keywords)
         return self._outcome(execution, result, keywords)
 
     async def adrive(self, execution: Execution) -> Any:
+        if execution.muted:
+            return await self._areplayed(execution)
         input, config, keywords = self._arguments(execution)
         with _ended(execution):
             result = await self.native.ainvoke(self.graph, input, config, **keywords)
         return self._outcome(execution, result, keywords)
+
+    def _segments(self, execution: Execution) -> Iterator[tuple[Any, Any, RunnableConfig, dict[str, Any]]]:
+        """In a replay: the graph, and what it is called with, once for each segment of the run."""
+        graph = self.graph.copy({"checkpointer": ReplaySaver(self.saver, execution)})
+        keywords: dict[str, Any] = dict(self.codec.decode(execution.input["keywords"]))
+        keywords["durability"] = EXIT if execution.incidental.get("durability") == EXIT else "async"
+        input = self.codec.decode(execution.input["input"])
+        pauses = [pause for pause in execution.pauses if not pause.is_our_own]
+        for number in range(len(pauses) + 1):
+            execution.memory[SEGMENT] = number
+            execution.memory.pop(INTERRUPTS, None)
+            if number:
+                input = _command(pauses[number - 1].answers, by_anybody=False)
+            yield graph, input, self._recorded_config(execution), keywords
+
+    def _replayed(self, execution: Execution) -> Any:
+        result: Any = None
+        for graph, input, config, keywords in self._segments(execution):
+            with _ended(execution):
+                result = self.native.invoke(graph, input, config, **keywords)
+        return self.outcome(execution, result)
+
+    async def _areplayed(self, execution: Execution) -> Any:
+        result: Any = None
+        for graph, input, config, keywords in self._segments(execution):
+            with _ended(execution):
+                result = await self.native.ainvoke(graph, input, config, **keywords)
+        return self.outcome(execution, result)
 
     def events(self, execution: Execution) -> Generator[Any, None, Any]:
         input, config, keywords = self._arguments(execution)
@@ -164,7 +197,7 @@ class GraphRunner(Runner):
             keywords["durability"] = EXIT if execution.incidental.get("durability") == EXIT else "async"
         journal = execution.journal
         execution.memory[_IS_WHOLE] = not any(
-            record.kind in ("node", "task") and not journal.is_before_pause(record)
+            record.kind in ("node", "task") and journal.segment_of(record) == journal.segment
             for record in journal.known.values()
         )
         input = self.codec.decode(recorded["input"])

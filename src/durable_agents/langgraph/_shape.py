@@ -61,10 +61,10 @@ def _named(graph: Any) -> Iterator[type]:
     for step in _steps(graph):
         for function in (getattr(step, "func", None), getattr(step, "afunc", None)):
             function = inspect.unwrap(function) if function is not None else None
-            code = getattr(function, "__code__", None)
+            code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
             if code is not None:
-                known = [function.__globals__[name] for name in code.co_names if name in function.__globals__]
-                yield from filter(_is_storable, (*known, *_enclosed(function)))
+                named = [known[name] for name in code.co_names if name in known]
+                yield from filter(_is_storable, (*named, *_enclosed(function)))
 
 
 def _enclosed(function: Any) -> Iterator[Any]:

@@ -23,13 +23,14 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.constants import START
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
-from langgraph.types import Command, PregelExecutableTask, RetryPolicy, Send
+from langgraph.types import Command, Interrupt, PregelExecutableTask, RetryPolicy, Send
 
 from .._core import (
     RUN,
     SCOPE,
     Draft,
     Execution,
+    Question,
     Record,
     Scope,
     Statement,
@@ -74,6 +75,8 @@ _init_loop = PregelLoop.__init__
 _put_writes = PregelLoop.put_writes
 
 LOOP, INTERRUPTS = "langgraph.loop", "langgraph.interrupts"
+SEGMENT = "langgraph.segment"
+"""In `Execution.memory` of a replay: the number of the segment it is in, from 0."""
 # A graph or `@task` called from another thread or task of its node is numbered by its input, from here on.
 _BY_INPUT = 1_000_000
 # Attempts of a task number their `@task` calls apart: those of a failed one are made again, as natively.
@@ -168,6 +171,7 @@ class _TaskStep:
         above: Scope = SCOPE.get() or run.top if self._kind == "task" else self._loop._durable_scope
         self._path, self._key = above.child(segment), above.child_key(segment)
         self._attempt = 1
+        self._next_question = ""
         self._started = now_us()
         call = configurable[CONFIG_KEY_CALL]
         scheduler = _Scheduler(call.keywords["schedule_task"], self)
@@ -196,15 +200,32 @@ class _TaskStep:
     def _pin_answers(self) -> None:
         """An answer belongs to its interrupt. Natively, sent again after a crash, it answers the next one."""
         config = self._task.config[CONF]
-        pad, answers = config.get(CONFIG_KEY_SCRATCHPAD), self._run.answers
-        if pad is None or not answers:
+        pad, pauses = config.get(CONFIG_KEY_SCRATCHPAD), self._pauses()
+        if pad is None or not pauses:
             return
-        namespace: str = config[CONFIG_KEY_CHECKPOINT_NS]
+        answers = {question: answer for pause in pauses for question, answer in pause.answers.items()}
         known: list[Any] = []
-        while (question := interrupt_id(namespace, len(known))) in answers:
+        while (question := interrupt_id(config[CONFIG_KEY_CHECKPOINT_NS], len(known))) in answers:
             known.append(answer_in(answers[question]))
         if known:
             pad.resume[:] = known
+        self._next_question = question
+
+    def _pauses(self) -> Sequence[Question]:
+        """The pauses of the run; in a replay those before its segment."""
+        return self._run.pauses[: self._run.memory.get(SEGMENT)]
+
+    def ask_again(self) -> None:
+        """In a replay: a task without a record asks what it asked, instead of running up to there."""
+        segment = self._run.memory.get(SEGMENT)
+        if segment is None or segment >= len(self._run.pauses):
+            return
+        asked = self._run.pauses[segment].questions
+        question = self._next_question or interrupt_id(self._task.config[CONF][CONFIG_KEY_CHECKPOINT_NS], 0)
+        if question in asked:
+            error = GraphInterrupt((Interrupt(self._run.runner.codec.decode(asked[question]), id=question),))
+            self.failed(error)
+            raise error
 
     @contextmanager
     def attempt(self, config: Any) -> Iterator[None]:
@@ -234,25 +255,43 @@ class _TaskStep:
         return self._draft(dumps(failure.encode(error)), "error")
 
     def recorded_writes(self) -> bool:
-        """Restore the writes of a finished task whose graph keeps no checkpoints, or none before it exits."""
-        for attempt in range(1, 1000):
-            self._attempt = attempt
-            record = self._run.journal.known.get(self.path)
-            if record is None or record.status != "error":
-                break
-        is_over = record is not None and self._is_over(record)
-        if record is None or self._saver is not None or record.status == "opaque" or is_over:
+        """Restore the writes of a finished task, in a replay or when its graph has saved none of them."""
+        record = self._record()
+        if record is None or record.status == "opaque" or (self._saver is not None and not self._run.muted):
             self._attempt = 1
             return False
-        self._task.writes.extend((c, v) for c, v in self._run.runner.codec.decode(record.value()["writes"]))
+        self._task.writes.extend(self._writes(record))
         return True
 
-    def _is_over(self, record: Record) -> bool:
-        """Whether a record is of before the last pause: at that a graph that saves at its exit has saved its state.
+    def _record(self) -> Record | None:
+        """The record of the task's last attempt, if it is of this segment of the run.
 
-        When the task runs again, it is meant to: the graph was told to go on from an earlier checkpoint.
+        A graph that saves at its exit has saved at each pause what was before that: a task that runs again is meant to,
+        since the graph was told to go on from an earlier checkpoint. A replay goes through all segments.
         """
-        return isinstance(self._loop.checkpointer, DurableSaver) and self._run.journal.is_before_pause(record)
+        journal, record = self._run.journal, None
+        for attempt in range(1, 1000):
+            self._attempt = attempt
+            record = journal.known.get(self.path)
+            if record is None or record.status != "error":
+                break
+        if record is None:
+            return None
+        if self._run.muted:
+            is_now = journal.segment_of(record) <= self._run.memory[SEGMENT]
+        else:
+            saves = isinstance(self._loop.checkpointer, DurableSaver)
+            is_now = not saves or journal.segment_of(record) == journal.segment
+        return record if is_now else None
+
+    def _writes(self, record: Record) -> Iterator[tuple[str, Any]]:
+        if self._saver is None:
+            yield from ((c, v) for c, v in self._run.runner.codec.decode(record.value()["writes"]))
+            return
+        saver: Any = self._saver  # that of the replay
+        thread = str(self._task.config[CONF][CONFIG_KEY_THREAD_ID])
+        namespace = self._loop.config[CONF].get(CONFIG_KEY_CHECKPOINT_NS, "")
+        yield from saver.writes_of(thread, namespace, self._loop.checkpoint["id"], self._task.id)
 
     def number(self, call: Any) -> int:
         """The number of a `@task` call among those of this task: by order, or by its input when other tasks make it.
@@ -279,7 +318,7 @@ class _TaskStep:
                 }
             }
             rows = self._saver.record_writes(config, writes, self._task.id, task_path_str(self._task.path))
-            return self._draft(dumps({"writes": len(writes)})), rows
+            return self._draft(dumps({"writes": len(writes), "task": self._task.id})), rows
         try:
             payload, status = (
                 dumps({"writes": self._run.runner.codec.encode([list(write) for write in writes])}),
@@ -390,6 +429,7 @@ def _durable_run_with_retry(
     step = _TaskStep(run, task, configurable)
     if step.recorded_writes():
         return step.returned()
+    step.ask_again()
     if (saved := step.checkpoint_saved) is not None:
         saved.result()
     try:
@@ -414,6 +454,7 @@ async def _durable_arun_with_retry(
     step = _TaskStep(run, task, configurable)
     if step.recorded_writes():
         return step.returned()
+    step.ask_again()
     if (saved := step.checkpoint_saved) is not None:
         await asyncio.shield(saved)
     try:
