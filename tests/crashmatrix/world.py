@@ -80,9 +80,12 @@ class World:
     def is_first(self, name: str) -> bool:
         """Whether the effect, which the caller has just had, was never had by another step: for what fails at first.
 
-        A crash may repeat the step, which must then fail again: so it is the step that counts, not the call.
+        A crash may repeat the step, which must then fail again: so it is the step that counts, not the call. What
+        others had since, while the caller was frozen, does not count.
         """
         had = [effect for effect in self.effects() if effect.name == name]
+        while had[-1].pid != os.getpid():
+            had.pop()
         return len({effect.place for effect in had}) == 1 if self._here(name).run else len(had) == 1
 
     def mend(self) -> None:
