@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,36 @@ def test_the_failed_step_runs_again_and_no_other(agent: Agent, launched: str, br
     assert [(s.path, s.error) for s in run.steps()] == [
         ("tool:first", None), ("tool:dependency", "down"), ("tool:dependency", None),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_whoever_waits_hears_of_a_run_that_is_resumed_while_they_look(
+    agent: Agent, launched: str, broken: Broken, is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = agent(lambda _: step("tool", "dependency", broken))
+    run = fails(runner, ConnectionError)
+    read = run._row
+
+    def row() -> Any:
+        found = read()
+        if broken.down:  # between the look at the row and that at the records
+            broken.down = False
+            runs.get("r").resume()
+        return found
+
+    monkeypatch.setattr(run, "_row", row)
+    assert (asyncio.run(run.aresult(timeout=10)) if is_async else run.result(timeout=10)) == "fine"
+
+
+def test_the_error_of_a_run_that_is_resumed_while_one_looks_is_none(
+    agent: Agent, launched: str, broken: Broken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = agent(lambda _: step("tool", "dependency", broken))
+    run, slow = fails(runner, ConnectionError), runs.get("r")
+    monkeypatch.setattr(run, "_records", lambda: slow._records()[:-1])  # as if its end had been taken back
+    row = run._row()
+    monkeypatch.setattr(run, "_row", iter([row, replace(row, status="ENQUEUED")]).__next__)
+    assert run.error is None
 
 
 def test_an_attach_to_a_failed_run_retries_nothing(agent: Agent, launched: str, broken: Broken) -> None:

@@ -80,10 +80,12 @@ class World:
     def is_first(self, name: str) -> bool:
         """Whether the effect, which the caller has just had, was never had by another step: for what fails at first.
 
-        A crash may repeat the step, which must then fail again: so it is the step that counts, not the call.
+        A crash may repeat the step, which must then fail again, also in a process that was frozen meanwhile: so it is
+        the step that counts, not the call.
         """
         had = [effect for effect in self.effects() if effect.name == name]
-        return len({effect.place for effect in had}) == 1 if self._here(name).run else len(had) == 1
+        here = self._here(name)
+        return had[0].place == here.place if here.run else len(had) == 1
 
     def mend(self) -> None:
         """What was broken works from now on."""

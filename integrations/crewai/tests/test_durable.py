@@ -25,7 +25,13 @@ from pydantic import BaseModel
 import durable_agents
 from durable_agents import RunWaiting, runs
 from durable_agents.crewai import DurableCrew, DurableFlow
-from durable_agents.errors import ConfigurationError, NotRecoverable, NotSupported, ResultNotRecorded
+from durable_agents.errors import (
+    AlreadyAnswered,
+    ConfigurationError,
+    NotRecoverable,
+    NotSupported,
+    ResultNotRecorded,
+)
 
 
 class Killed(BaseException):
@@ -589,6 +595,28 @@ def test_a_replay_begins_from_the_state_that_the_run_began_from(tmp_path: Path, 
         logged += [f"heard {said}", f"asked {said}", f"replied {said}"]
         assert app.kickoff({"id": "chat", "said": said}, run_id=said) == logged
     assert runs.get("two").steps()[0].path == "state:chat"
+
+
+def test_feedback_that_comes_late_answers_no_later_question() -> None:
+    class Twice(Plain):
+        @start()
+        @human_feedback(message="first?")
+        def one(self) -> str:
+            return "1"
+
+        @listen(one)
+        @human_feedback(message="second?")
+        def two(self) -> str:
+            return "2"
+
+    app = DurableFlow(Twice, name())
+    app.kickoff(run_id="r")
+    late = app._feedback("no", None, "r")  # the process that says so stands still here
+    app.resume("yes", run_id="r")
+    (second,) = runs.get("r").questions
+    with pytest.raises(AlreadyAnswered):
+        app.call(*late)
+    assert list(runs.get("r").questions) == [second]
 
 
 def test_a_result_that_is_asked_for_again_saves_no_state(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import builtins
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -62,6 +62,10 @@ class Step:
     epoch: int
 
 
+class _GoesOn(Exception):
+    """A run that had ended has been resumed."""
+
+
 class Run:
     """One run, read from the database at every question: any process can hold one."""
 
@@ -107,7 +111,10 @@ class Run:
         """The error a failed run ended with."""
         if self._row().state != "failed":
             return None
-        return failure.decode(self._closing().value())
+        try:
+            return failure.decode(self._closing().value())
+        except _GoesOn:
+            return None
 
     @property
     def blocked(self) -> str | None:
@@ -142,7 +149,13 @@ class Run:
     # -- how it ends
 
     def _closing(self) -> Record:
+        """The last record of a run that has ended. Raises `_GoesOn` when somebody has resumed it since."""
         record = self._records()[-1]
+        if record.kind == CLOSE:
+            return record
+        if not self._row().over:
+            raise _GoesOn
+        record = self._records()[-1]  # it may have ended again by then
         if record.kind != CLOSE:
             raise ResultNotRecorded(f"run {self.id!r} was ended from outside, without a result")
         return record
@@ -150,9 +163,11 @@ class Run:
     def _ended(self) -> bool:
         """Whether there is a result or an error to give. Raises `RunWaiting` for a run that waits."""
         row = self._row()
-        if row.state == "waiting":
-            raise RunWaiting(self.id, self.questions)
-        return row.over
+        if row.state != "waiting":
+            return row.over
+        if asked := self.questions:
+            raise RunWaiting(self.id, asked)
+        return False  # somebody has just answered
 
     def _has_ended(self, running: engine.Engine) -> bool:
         """`_ended`; whoever waits for a result waits for the database, too."""
@@ -211,21 +226,25 @@ class Run:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         running = engine.current()
-        with _resting(running):
-            while not self._has_ended(running):
-                _check(running, deadline, self.id)
-                time.sleep(_POLL_SECONDS)
-        return self._outcome()
+        while True:
+            with _resting(running):
+                while not self._has_ended(running):
+                    _check(running, deadline, self.id)
+                    time.sleep(_POLL_SECONDS)
+            with suppress(_GoesOn):
+                return self._outcome()
 
     async def aresult(self, timeout: float | None = None) -> Any:
         """`result` for event loops."""
         deadline = None if timeout is None else time.monotonic() + timeout
         running = engine.current()
-        with _resting(running):
-            while not await asyncio.to_thread(self._has_ended, running):
-                _check(running, deadline, self.id)
-                await asyncio.sleep(_POLL_SECONDS)
-        return await asyncio.to_thread(self._outcome)
+        while True:
+            with _resting(running):
+                while not await asyncio.to_thread(self._has_ended, running):
+                    _check(running, deadline, self.id)
+                    await asyncio.sleep(_POLL_SECONDS)
+            with suppress(_GoesOn):
+                return await asyncio.to_thread(self._outcome)
 
     # -- what one can do to it
 

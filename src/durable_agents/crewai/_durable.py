@@ -219,15 +219,14 @@ class DurableFlow(CrewAIRunner):
         elif run_id is None:
             assert flow_id is not None
             waiting = self.waiting_run(flow_id)
-            if waiting is not None and len(waiting[1].questions) == 1:
-                answers: dict[str | None, Any] = {next(iter(waiting[1].questions)): feedback}
-                return Request(None, live=Live(None, {}), answers=answers), waiting[0]
             run_id = waiting[0] if waiting is not None else flow_id
             try:
                 runs.get(run_id)
             except RunNotFound:
                 raise ValueError(f"No pending feedback found for flow_id: {flow_id}") from None
-        return Request(None, live=Live(None, {}), answers={None: feedback}), run_id
+        asked = list(runs.get(run_id).questions)
+        question = asked[0] if len(asked) == 1 else None  # by the time it arrives another one may be open
+        return Request(None, live=Live(None, {}), answers={question: feedback}), run_id
 
 
 @dataclass(frozen=True, slots=True)
