@@ -115,18 +115,32 @@ def test_an_answer_from_before_a_freeze_is_asked_for_again(
     execution = running.take(runner, "r", claimed(running, runner))
     running.liveness = replace(running.liveness, grace=0.2, heartbeat=0.1)
     eventually(lambda: not execution.is_surely_ours)
-    owner = rows.owner
-    asked: list[str | None] = []
+    holds = running.worker.holds
+    asked: list[bool] = []
 
-    def ask(store: object, run_id: str) -> str | None:
-        asked.append(owner(running.store, run_id))
+    def ask(worker: str, run_id: str, owner: str) -> bool:
+        asked.append(holds(worker, run_id, owner))
         if len(asked) == 1:  # and now the process is frozen for longer than the grace
             time.sleep(0.3)
             steal(run_id)
         return asked[-1]
 
-    monkeypatch.setattr(rows, "owner", ask)
+    monkeypatch.setattr(running.worker, "holds", ask)
     with pytest.raises(OwnershipLost):
         execution.drive()
-    assert asked[1:] == ["thief"]
+    assert asked == [True, False]
     assert calls == []
+
+
+def test_whoever_asks_whether_a_run_is_theirs_is_heard(running: Engine, runner: Plain) -> None:
+    """Who was silent for a whole lease may begin a step in the moment in which it would be declared dead."""
+    execution = running.take(runner, "r", claimed(running, runner))
+    beat = running.store.query(
+        "SELECT beat FROM durable_agents_worker WHERE worker_id = ?", (running.worker.id,)
+    )
+    running.liveness = replace(running.liveness, grace=0.2, heartbeat=0.1)
+    eventually(lambda: not execution.is_surely_ours)
+    execution.confirm()
+    assert execution.is_surely_ours
+    sql = "DELETE FROM durable_agents_worker WHERE worker_id = ? AND beat = ?"  # what a sweeper does, a moment late
+    assert running.store.execute(sql, (running.worker.id, *beat[0])) == 0

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
@@ -56,7 +55,6 @@ class Execution:
         self.owner, self.worker = row.owner or "", row.worker or ""
         self._idle = threading.Condition()
         self._in_flight = self._bodies = 0
-        self._confirmed = -math.inf
         self.settling = False
         self._tasks: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = set()
         self._cancelled: set[asyncio.Task[Any]] = set()
@@ -173,24 +171,25 @@ class Execution:
         """Whether this process was heard so recently that nobody can have taken the run over."""
         worker = self.engine.worker
         # A process that was declared dead is heard again under another id: that says nothing of the runs it had.
-        heard = worker.heard if worker.id == self.worker else -math.inf
-        return self.muted or time.monotonic() - max(heard, self._confirmed) < self.engine.liveness.grace
+        is_heard = worker.id == self.worker and time.monotonic() - worker.heard < self.engine.liveness.grace
+        return self.muted or is_heard
 
     def confirm(self) -> None:
-        """Ask the database whether the run is still ours, before a step begins in a process that was frozen."""
-        while not self.is_surely_ours and self.journal.lost is None:  # it may have been frozen while it asked
-            asked = time.monotonic()
+        """Be heard, if the run is still ours, before a step begins in a process that was frozen.
+
+        To ask alone would not do: the run may be taken over a moment after the answer.
+        """
+        worker = self.engine.worker
+        while not self.is_surely_ours and self.journal.lost is None:  # it may be frozen again meanwhile
             try:
-                owner = self.journal.insist(
-                    "asking whose it is", lambda: runs.owner(self.engine.store, self.id)
+                is_ours = self.journal.insist(
+                    "asking whose it is", lambda: worker.holds(self.worker, self.id, self.owner)
                 )
             except Exception as error:
                 if not self.engine.store.may_heal(error):
                     raise
-                owner = None  # the process ends, and the database does not answer
-            if owner == self.owner:
-                self._confirmed = asked
-            else:
+                is_ours = False  # the process ends, and the database does not answer
+            if not is_ours:
                 self.journal.abandon()
 
     def enter(self, leaf: bool, force: bool = False) -> None:

@@ -81,6 +81,18 @@ class Worker:
         self.heard = now
         return True
 
+    def holds(self, worker: str, run_id: str, owner: str) -> bool:
+        """Show that this worker lives, if it is this one and owns the run: then nobody takes that within the grace."""
+        now = time.monotonic()
+        sql = (
+            "UPDATE durable_agents_worker SET beat = beat + 1 WHERE worker_id = ? AND EXISTS"
+            " (SELECT 1 FROM workflow_status WHERE workflow_uuid = ? AND owner_xid = ?)"
+        )
+        if self._store.beat(sql, (worker, run_id, owner)) != 1:
+            return False
+        self.heard = max(self.heard, now)
+        return True
+
     def reborn(self) -> None:
         """Come back under a new id after being declared dead."""
         self._lock.release()
