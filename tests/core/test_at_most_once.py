@@ -99,8 +99,8 @@ def test_a_tool_that_ran_again_and_was_cut_off_again_is_asked_about_again(
         return len(calls)
 
     runner = agent(lambda _: step("tool", "charge", charge), at_most_once=["charge"])
-    run = cut_off(runner)
     engine.current().shun("r")  # the next try is this test's
+    run = cut_off(runner)
     run.answer("run again")
     with pytest.raises(Cut):
         runner.run(run_id="r")
@@ -211,9 +211,9 @@ def test_a_tool_that_asks_somebody_itself_was_not_cut_off(
     def run() -> Any:
         return asyncio.run(runner.arun(run_id="r")) if is_async else runner.run(run_id="r")
 
+    engine.current().shun("r")  # the next try is this test's
     with pytest.raises(Steer):
         run()
-    engine.current().shun("r")  # the next try is this test's
     runs.get("r").resume()
     with pytest.raises(Cut):
         run()

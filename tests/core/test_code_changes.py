@@ -27,8 +27,8 @@ def redeploy(structure: Any, **options: Any) -> Plain:
 @pytest.fixture
 def crashed(idle: str) -> str:
     """A run that began under the old code."""
-    redeploy(OLD).run(run_id="r")
     engine.current().shun("r")  # driven where the test says, whatever code this process had a moment ago
+    redeploy(OLD).run(run_id="r")
     crash("r", after=1)
     return "r"
 

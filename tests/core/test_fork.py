@@ -32,6 +32,7 @@ def three(agent: Agent, launched: str, done: list[str]) -> Plain:
         return lambda: (done.append(name), f"{name} {len(done)}")[1]
 
     runner = agent(lambda _: [step("tool", name, tool(name)) for name in "abc"])
+    engine.current().shun("driven here")
     assert runner.run(run_id="source") == ["a 1", "b 2", "c 3"]
     return runner
 
@@ -153,9 +154,8 @@ def test_a_process_without_the_runner(three: Plain) -> None:
 
 
 def test_a_source_that_was_changed_or_deleted_is_noticed(three: Plain) -> None:
-    engine.current().shun("fork")
-    runs.get("source").fork("tool:c", run_id="fork")
+    runs.get("source").fork("tool:c", run_id="driven here")
     store = engine.current().store
     store.execute("DELETE FROM operation_outputs WHERE workflow_uuid = 'source' AND function_id > 2")
     with pytest.raises(BrokenRecord, match="'source'"):
-        three.run(run_id="fork")
+        three.run(run_id="driven here")

@@ -28,7 +28,12 @@ def store() -> Store:
 
 @pytest.fixture
 def runner(agent: Agent, store: Store) -> Plain:
-    """Fails, asks, or returns, as its input says. Nobody claims its runs but the test."""
+    """Fails, asks, or returns, as its input says. Nobody claims its runs but the test.
+
+    Said before there is a run: a look for queued runs that was under way already would not hear of it.
+    """
+    for run_id in ("older", "younger", "other", "another", "asks", "over", "locked", "free"):
+        engine.current().shun(run_id)
 
     def body(input: str) -> Any:
         run = RUN.get()
@@ -47,7 +52,6 @@ def claimed(store: Store, runner: Plain) -> list[str]:
 
 
 def queued(runner: Plain, run_id: str, thread: str | None) -> None:
-    engine.current().shun(run_id)
     runner.start("done", run_id=run_id, thread=thread)
 
 
@@ -77,8 +81,6 @@ def test_a_run_that_was_running_goes_on_before_an_older_one_that_is_queued_again
     """Both are queued, the younger one has the thread. Neither may stop the other, nor the runs of other threads."""
     with pytest.raises(ZeroDivisionError):
         runner.run("fail", run_id="older", thread="t")
-    for run_id in ("older", "younger"):  # for the test to claim
-        engine.current().shun(run_id)
     runs.get("older").resume()
     store.execute("UPDATE workflow_status SET status = 'ERROR' WHERE workflow_uuid = 'older'")
     driven_by("dead", runner, "younger", "t")
@@ -145,7 +147,6 @@ def test_a_run_that_is_answered_while_a_younger_one_is_claimed_goes_first(
     waits(runner, "asks", "t")
     queued(runner, "younger", "t")
     queued(runner, "other", "u")
-    engine.current().shun("asks")
     with answering(store, "asks", worker):
         both = claimed(store, runner)
     both += claimed(store, runner)
@@ -159,7 +160,6 @@ def test_a_run_that_is_answered_while_a_younger_one_is_started_goes_first(
     runner: Plain, store: Store, worker: str | None
 ) -> None:
     waits(runner, "asks", "t")
-    engine.current().shun("asks")
     request = Request("done", "t")
     with answering(store, "asks", worker):
         begun = time.monotonic()
