@@ -12,15 +12,17 @@ import functools
 import inspect
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphInterrupt
 from langgraph.pregel import Pregel
 
 from conformance.ledger import Ledger
+from conformance.replays import Watched
 from conformance.suite import Suite
 from durable_agents._core.context import RUN
 from durable_agents._core.engine import RUNNERS
@@ -29,6 +31,7 @@ from durable_agents.langgraph import DurableGraph
 from durable_agents.langgraph._private import CONF, CONFIG_KEY_TASK_ID, ensure_config
 from durable_agents.langgraph._runner import GraphRunner
 from durable_agents.langgraph._saver import DurableSaver
+from durable_agents.langgraph._tasks import _TaskStep
 
 _STATE = (
     "get_state", "aget_state", "get_state_history", "aget_state_history", "update_state", "aupdate_state",
@@ -95,9 +98,12 @@ class _Router:
 
     def driving(self, graph: Any) -> None:
         """The native loop is called; in a durable graph, by its run."""
-        if isinstance(graph, DurableGraph) and RUN.get() is not None and graph.durable not in self._driven:
+        run = RUN.get()
+        if run is None or run.muted or not isinstance(graph, DurableGraph):
+            return
+        if graph.durable not in self._driven:
             self._driven.add(graph.durable)
-            self.ledger.ran()
+            self.ledger.ran(run)
 
     def leads(self, graph: Any, config: Any) -> bool:
         """Whether a call of a verb is to be durable: it is outermost, and its threads were not moved on natively."""
@@ -140,6 +146,34 @@ def _is_of_a_test(cls: type) -> bool:
     return cls.__module__.startswith("tests.test_")
 
 
+def _tell_bodies() -> None:
+    """Tell a replay of each task whose body it enters, and of each that asks again."""
+    attempt, ask_again = _TaskStep.attempt, _TaskStep.ask_again
+
+    def entered(self: _TaskStep, config: Any) -> Any:
+        entering = attempt(self, config)
+        if isinstance(self._run, Watched):
+            return _after(entering, lambda: self._run.entered.append(self.path))
+        return entering
+
+    def asking(self: _TaskStep) -> None:
+        try:
+            ask_again(self)
+        except GraphInterrupt:
+            if isinstance(self._run, Watched):
+                self._run.asked.append(self.path)
+            raise
+
+    _TaskStep.attempt, _TaskStep.ask_again = entered, asking  # type: ignore[method-assign, assignment]
+
+
+@contextmanager
+def _after(entering: AbstractContextManager[None], note: Callable[[], None]) -> Iterator[None]:
+    with entering:
+        note()
+        yield
+
+
 def _ours(router: _Router, name: str, native: Callable[..., Any]) -> Callable[..., Any]:
     """What a test's method calls of its base class, which is ours once the test's saver has been replaced."""
 
@@ -155,6 +189,7 @@ def _ours(router: _Router, name: str, native: Callable[..., Any]) -> Callable[..
 
 def install(ledger: Ledger) -> None:
     """Lead the verbs of every compiled graph through `DurableGraph`, and what reads and writes its state."""
+    _tell_bodies()
     router = _Router(ledger)
     native: dict[str, Callable[..., Any]] = {
         verb: getattr(Pregel, verb) for verb in ("invoke", "ainvoke", "stream", "astream")

@@ -77,6 +77,13 @@ class _Routed:
         module.install(self._ledger)
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        finally:
+            self._ledger.replay()
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         try:
             return (yield)

@@ -52,6 +52,8 @@ class Comparison:
             "durable": self.durable.figures,
             "runs": total.runs,
             "refused": total.refused.total(),
+            "replayed": total.replayed,
+            "replayed_right": total.replayed - len(total.faults),
         }
 
     def _differs(self, test: str) -> bool:
@@ -86,6 +88,15 @@ class Comparison:
         total, by_test = self.counts, self.durable.counts.values()
         through = sum(1 for counted in by_test if counted.runs)
         yield f"  outermost runs that went through the runner: {total.runs}, in {through} tests"
+        if total.replayed:
+            right = total.replayed - len(total.faults)
+            yield (
+                f"  replayed over their records: {total.replayed} runs, {right} right ({right / total.replayed:.1%}); "
+                f"{total.served} steps served of {total.recorded} recorded"
+            )
+            for test, counted in self.durable.counts.items():
+                for fault in counted.faults:
+                    yield f"    {test}: {fault}"
         if total.refused:
             refusing = sum(1 for counted in by_test if counted.refused)
             yield f"  not supported yet, and run natively: {total.refused.total()}, in {refusing} tests"

@@ -15,11 +15,13 @@ from langgraph.errors import UnknownInterruptError
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
-from .._core import RUN, Options, Request, Run, acting, default_name, engine, logger
+from .._core import RUN, Options, Question, Request, Run, acting, default_name, engine, logger
 from .._core.errors import ConfigurationError, EncodingError, NotSupported
 from ._importing import aimport_thread, import_thread
 from ._private import (
     CONF,
+    CONFIG_KEY_CHECKPOINT_ID,
+    CONFIG_KEY_CHECKPOINT_MAP,
     CONFIG_KEY_DURABILITY,
     CONFIG_KEY_STRICT_RESUME,
     CONFIG_KEY_TASK_ID,
@@ -28,11 +30,11 @@ from ._private import (
     ensure_config,
     is_xxh3_128_hexdigest,
 )
-from ._runner import RECORDED_KEYWORDS, GraphRunner, Live, as_returned, staging
+from ._runner import PLACE, RECORDED_KEYWORDS, GraphRunner, Live, as_returned, staging
 from ._saver import DurableSaver, strict_serde
 from ._shape import needs_async, types_of, unknown_tools
 from ._tasks import EXIT
-from ._values import graph_codec
+from ._values import Said, graph_codec
 
 _SURROUNDINGS = ("checkpoint_ns", "checkpoint_id", "checkpoint_map", CONFIG_KEY_THREAD_ID)
 _ABOUT_SURROUNDINGS = ("langgraph_", "checkpoint_", CONFIG_KEY_THREAD_ID)
@@ -350,11 +352,11 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
         return Request(recorded, thread, live, tuple(live_names), observers, incidental=incidental), run_id
 
     def _answer(
-        self, command: Command[Any], waiting: tuple[str, Any], live: Live, named: str | None
+        self, command: Command[Any], waiting: tuple[str, Question], live: Live, named: str | None
     ) -> tuple[Request, str]:
         """A `Command(resume=…)` to the run that waits on the thread, its plain value pinned to the open question.
 
-        What else the command says, an update or where to go, is recorded with the answer to the first question.
+        What else is said, an update or where to go, is recorded with the answer to the first question.
         """
         run_id, pause = waiting
         if named not in (None, run_id):
@@ -370,15 +372,24 @@ class DurableGraph(Pregel[Any, Any, Any, Any]):
             answers = {next(iter(pause.questions)): resume}  # by the time it arrives another one may be open
         else:
             raise RuntimeError(_AMBIGUOUS)
-        if command.update is not None or command.goto:
+        says_more, place = command.update is not None or bool(command.goto), _elsewhere(live.config, pause)
+        if says_more or place:
             if not answers:
                 raise ConfigurationError(
                     f"Command(resume=…) answers none of the open questions of run {run_id!r}, so that its update= and "
                     f"goto= would be lost; open are {', '.join(pause.questions)}"
                 )
             first = next(iter(answers))
-            answers[first] = dataclasses.replace(command, resume=answers[first])
+            answers[first] = Said(answers[first], command if says_more else None, place)
         return Request(None, live=live, answers=answers), run_id
+
+
+def _elsewhere(config: RunnableConfig, pause: Question) -> dict[str, Any]:
+    """What of a config names another checkpoint than the one at which the run waits; empty if nothing does."""
+    place = {key: config[CONF][key] for key in PLACE if config[CONF].get(key)}
+    named = place.get(CONFIG_KEY_CHECKPOINT_ID)
+    is_there = named in (None, pause.state["checkpoint"]) and CONFIG_KEY_CHECKPOINT_MAP not in place
+    return {} if is_there else place
 
 
 def _is_by_question(resume: Any) -> bool:

@@ -31,8 +31,11 @@ from ._replay import ReplaySaver
 from ._saver import DurableSaver, Head
 from ._shape import is_next, lost_nodes, structure_of
 from ._tables import MIGRATIONS
-from ._tasks import EXIT, INTERRUPTS, LOOP, SEGMENT, answer_in
+from ._tasks import EXIT, INTERRUPTS, LOOP, SEGMENT
+from ._values import said
 
+PLACE = (CONFIG_KEY_CHECKPOINT_ID, CONFIG_KEY_CHECKPOINT_MAP, CONFIG_KEY_CHECKPOINT_NS)
+"""Keys of `configurable` that name a checkpoint of the thread."""
 RECORDED_KEYWORDS = ("output_keys", "interrupt_before", "interrupt_after", "context")
 """Arguments of the native verbs that a recovery gives again."""
 HEAD = "langgraph.head"
@@ -141,13 +144,16 @@ class GraphRunner(Runner):
         keywords: dict[str, Any] = dict(self.codec.decode(execution.input["keywords"]))
         keywords["durability"] = EXIT if execution.incidental.get("durability") == EXIT else "async"
         input = self.codec.decode(execution.input["input"])
-        pauses = [pause for pause in execution.pauses if not pause.is_our_own]
-        for number in range(len(pauses) + 1):
+        config = self._recorded_config(execution)
+        answered = [pause for pause in execution.pauses if pause.answers and not pause.is_our_own]
+        for number in range(len(answered) + 1):
             execution.memory[SEGMENT] = number
             execution.memory.pop(INTERRUPTS, None)
             if number:
-                input = _command(pauses[number - 1].answers, by_anybody=False)
-            yield graph, input, self._recorded_config(execution), keywords
+                answers = answered[number - 1].answers
+                config = _answered_config(config, answers)
+                input = _command(answers, by_anybody=len(answers) == 1 and bool(_place(answers)))
+            yield graph, input, config, keywords
 
     def _replayed(self, execution: Execution) -> Any:
         result: Any = None
@@ -181,7 +187,10 @@ class GraphRunner(Runner):
 
     def _arguments(self, execution: Execution) -> tuple[Any, RunnableConfig, dict[str, Any]]:
         recorded, live = execution.input, execution.live
+        asked = [pause for pause in execution.pauses if not pause.is_our_own]
         config: RunnableConfig = live.config if live else self._recorded_config(execution)
+        if asked and not live:
+            config = _answered_config(config, asked[-1].answers)
         keywords: dict[str, Any] = dict(live.keywords if live else self.codec.decode(recorded["keywords"]))
         for name, value in execution.restored().items():
             if name.startswith(_CONFIGURABLE):
@@ -201,13 +210,12 @@ class GraphRunner(Runner):
             for record in journal.known.values()
         )
         input = self.codec.decode(recorded["input"])
-        asked = [pause for pause in execution.pauses if not pause.is_our_own]
         if asked:
             input = self._answer(asked[-1], config)
         elif execution.journal.recorded_before > 1 and self._was_taken(execution, config, input):
             input = None
         if input is None and execution.journal.recorded_before > 1:
-            config = patch_configurable(config, {CONFIG_KEY_CHECKPOINT_ID: None})
+            config = _at_head(config)
         return input, config, keywords
 
     def _recorded_config(self, execution: Execution) -> RunnableConfig:
@@ -333,6 +341,12 @@ def _ended(execution: Execution) -> Iterator[None]:
             execution.memory[HEAD] = loop.checkpoint["id"]
 
 
+def _at_head(config: RunnableConfig) -> RunnableConfig:
+    """The config of a run that goes on: it began at the checkpoint that its config names, and is not there any more."""
+    configurable = {key: value for key, value in config[CONF].items() if key not in PLACE}
+    return {**config, CONF: configurable}
+
+
 def _thread(config: RunnableConfig) -> str:
     return str(config[CONF][CONFIG_KEY_THREAD_ID])
 
@@ -344,12 +358,22 @@ def _command(answers: Mapping[str, Any], by_anybody: bool, was_sent: bool = Fals
         by_anybody: the only answer goes to whoever asks.
         was_sent: what was said with them is on the checkpoint already, and would be applied twice.
     """
-    plain = {question: answer_in(value) for question, value in answers.items()}
+    plain = {question: said(value).answer for question, value in answers.items()}
     resume = next(iter(plain.values())) if by_anybody else plain
-    said = next((value for value in answers.values() if isinstance(value, Command)), None)
-    if said is None or was_sent:
+    command = next((each.command for each in map(said, answers.values()) if each.command), None)
+    if command is None or was_sent:
         return Command(resume=resume)
-    return replace(said, resume=resume)
+    return replace(command, resume=resume)
+
+
+def _place(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """The checkpoint that was named with the answers, as a part of `configurable`."""
+    return next((each.place for each in map(said, answers.values()) if each.place), {})
+
+
+def _answered_config(config: RunnableConfig, answers: Mapping[str, Any]) -> RunnableConfig:
+    """The config of a run that was answered where nobody hears of it, as it is recorded."""
+    return patch_configurable(_at_head(config), _place(answers))
 
 
 def _is_elsewhere(config: RunnableConfig, head: Head | None) -> bool:

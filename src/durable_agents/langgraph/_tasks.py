@@ -23,7 +23,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.constants import START
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
-from langgraph.types import Command, Interrupt, PregelExecutableTask, RetryPolicy, Send
+from langgraph.types import Interrupt, PregelExecutableTask, RetryPolicy, Send
 
 from .._core import (
     RUN,
@@ -68,6 +68,7 @@ from ._private import (
     task_path_str,
 )
 from ._saver import DurableSaver, is_lasting, maker
+from ._values import said
 
 _run_with_retry: Callable[..., Any] = pregel_runner.run_with_retry
 _arun_with_retry: Callable[..., Any] = pregel_runner.arun_with_retry
@@ -206,7 +207,7 @@ class _TaskStep:
         answers = {question: answer for pause in pauses for question, answer in pause.answers.items()}
         known: list[Any] = []
         while (question := interrupt_id(config[CONFIG_KEY_CHECKPOINT_NS], len(known))) in answers:
-            known.append(answer_in(answers[question]))
+            known.append(said(answers[question]).answer)
         if known:
             pad.resume[:] = known
         self._next_question = question
@@ -352,11 +353,6 @@ class _TaskStep:
             for c, v in writes
             if not isinstance(loop.specs.get(c), UntrackedValue)
         ]
-
-
-def answer_in(given: Any) -> Any:
-    """The answer to a question: a command says more than that."""
-    return given.resume if isinstance(given, Command) else given
 
 
 def _segment(task: PregelExecutableTask, superstep: int) -> tuple[str, str]:

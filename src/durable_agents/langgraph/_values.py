@@ -1,6 +1,7 @@
 """LangGraph's and LangChain's objects as JSON, for step records, inputs and answers."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core import messages
@@ -12,6 +13,29 @@ from langgraph.types import Command, Interrupt, Overwrite, Send
 
 from .._core import JsonCodec, Usage
 
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What came with a plain answer, recorded with that to the first question.
+
+    Args:
+        answer: the plain answer.
+        command: it stood in this `Command`, which has an update or says where to go.
+        place: what the caller's `configurable` named: another checkpoint than the one at which the run waited.
+    """
+
+    answer: Any
+    command: Command[Any] | None = None
+    place: dict[str, Any] = field(default_factory=dict)
+
+
+def said(given: Any) -> Said:
+    """An answer as it was given: a plain value, or what `Run.answer` takes as well, a whole `Command`."""
+    if isinstance(given, Said):
+        return given
+    return Said(given.resume, given) if isinstance(given, Command) else Said(given)
+
+
 _MESSAGES = tuple(
     cls
     for cls in vars(messages).values()
@@ -19,7 +43,7 @@ _MESSAGES = tuple(
 )
 _TYPES: tuple[type, ...] = (
     *_MESSAGES, ChatResult, ChatGeneration, ChatGenerationChunk, Document, ChatPromptValue, StringPromptValue, Command,
-    Interrupt, Overwrite,
+    Interrupt, Overwrite, Said,
 )  # fmt: skip
 
 
