@@ -16,6 +16,7 @@ from langgraph.types import Command, GraphOutput, Interrupt
 
 from .._core import RUN, Codec, Execution, Pause, Question, Runner, Store
 from .._core.errors import EncodingError, NotSupported, ResultNotRecorded, RunOver
+from ._loops import EXIT, LOOP
 from ._private import (
     CONF,
     CONFIG_KEY_CHECKPOINT_ID,
@@ -31,7 +32,7 @@ from ._replay import ReplaySaver
 from ._saver import DurableSaver, Head
 from ._shape import is_next, lost_nodes, structure_of
 from ._tables import MIGRATIONS
-from ._tasks import EXIT, INTERRUPTS, LOOP, SEGMENT
+from ._tasks import INTERRUPTS, SEGMENT
 from ._values import said
 
 PLACE = (CONFIG_KEY_CHECKPOINT_ID, CONFIG_KEY_CHECKPOINT_MAP, CONFIG_KEY_CHECKPOINT_NS)
