@@ -78,6 +78,8 @@ def test_what_differs_is_found_and_can_be_listed(compare: Compare) -> None:
         "durable": {"passed": 2, "failed": 2, "skipped": 0},
         "runs": 3,
         "refused": 1,
+        "replayed": 0,
+        "replayed_right": 0,
     }
     assert compared.counts.refused == {"'…' is a text": 1}
     assert command._verdict(compared, written=False) == 1

@@ -17,7 +17,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TextIO
 
@@ -107,7 +107,12 @@ class Ledger:
         with self._lock:
             counted, self._now = self._now, Counts()
         if counted:
-            self._file.write(json.dumps({"test": test, **asdict(counted)}) + "\n")
+            self._file.write(
+                json.dumps(
+                    {"test": test, **{each.name: getattr(counted, each.name) for each in fields(counted)}}
+                )
+                + "\n"
+            )
             self._file.flush()
 
 
