@@ -11,7 +11,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from crashmatrix import Scenario, Turn, World, scenario
+from crashmatrix import Answer, Scenario, Turn, World, scenario
 
 from .kit import (
     ASK,
@@ -31,6 +31,7 @@ from .kit import (
     told,
     tools_of,
     two_tools,
+    verb,
     wants,
 )
 
@@ -216,3 +217,37 @@ def superseded(world: World) -> Scenario:
     builder = in_a_row(before=acting(world, "before"), ask=asking(world, "ship"))
     graph = kept(builder)
     return told(graph, invoke(BEGIN), invoke({"log": ["again"]}, "r2"), resume("yes", "r2"))
+
+
+def _again(input: Any, place: Callable[[Any], Any], is_async: bool) -> Callable[..., Any]:
+    """`invoke` or `ainvoke` with this input, from a checkpoint of the thread's past."""
+
+    def call(app: Any, **run: Any) -> Any:
+        return (app.ainvoke if is_async else app.invoke)(input, place(app), **run)
+
+    return call
+
+
+def _before_asking(app: Any) -> Any:
+    """The oldest checkpoint at which the graph was about to ask."""
+    return [past for past in app.get_state_history(THREAD) if past.next == ("ask",)][-1].config
+
+
+def _paying(world: World, is_async: bool) -> Any:
+    def act(state: Any) -> Any:
+        world.effect("look it up")
+        said = interrupt("amount?")
+        world.effect(f"pay {said}")
+        return {"log": [said]}
+
+    return node(act, is_async)
+
+
+@both
+def asked_again_from_the_past(world: World, is_async: bool) -> Scenario:
+    """A finished thread is taken back to its question, which gets another answer, from elsewhere."""
+    graph = kept(in_a_row(first=acting(world, "first", is_async), ask=_paying(world, is_async)))
+    back = Turn("r2", _again(None, _before_asking, is_async))
+    other = Answer("r2", 2, native=verb(Command(resume=2), is_async))
+    turns = invoke(BEGIN, is_async=is_async), resume(1, is_async=is_async), back, other
+    return told(graph, *turns, is_async=is_async)

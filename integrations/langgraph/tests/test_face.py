@@ -155,6 +155,22 @@ def test_a_graph_that_saves_at_its_exit_has_one_checkpoint_for_each_call() -> No
     assert CALLED == ["a", "ask", "ask", "b"]
 
 
+@pytest.mark.parametrize("by_caller", [True, False], ids=["caller", "worker"])
+def test_an_answered_run_goes_on_where_it_waited_and_not_where_it_began(by_caller: bool) -> None:
+    """It began at a checkpoint of the past, whose question had another answer then."""
+    app = DurableGraph(chain(a=named("a"), ask=ask, b=named("b")).compile(), "app")
+    app.invoke({"log": []}, T, run_id="r1")
+    app.invoke(Command(resume="old"), T)
+    past = next(state for state in app.get_state_history(T) if state.next == ("ask",)).config
+    if by_caller:
+        core_engine.current().shun("r2")
+    app.invoke(None, past, run_id="r2")
+    runs.get("r2").answer("new")
+    result = app.invoke(None, past, run_id="r2") if by_caller else runs.get("r2").result(timeout=10)
+    assert result == {"log": ["a", "new", "b"]}
+    assert app.get_state(T).values == result
+
+
 def test_an_answer_may_bring_an_update_and_the_way_to_another_node() -> None:
     builder = chain(ask=ask, b=named("b"))
     builder.add_node("aside", named("aside"))

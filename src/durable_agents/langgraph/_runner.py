@@ -190,7 +190,7 @@ class GraphRunner(Runner):
         recorded, live = execution.input, execution.live
         asked = [pause for pause in execution.pauses if not pause.is_our_own]
         config: RunnableConfig = live.config if live else self._recorded_config(execution)
-        if asked and not live:
+        if asked:  # who drives it may have called it before that, and named where it began
             config = _answered_config(config, asked[-1].answers)
         keywords: dict[str, Any] = dict(live.keywords if live else self.codec.decode(recorded["keywords"]))
         for name, value in execution.restored().items():
@@ -373,7 +373,7 @@ def _place(answers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answered_config(config: RunnableConfig, answers: Mapping[str, Any]) -> RunnableConfig:
-    """The config of a run that was answered where nobody hears of it, as it is recorded."""
+    """The config of a run that was answered: it goes on where it waited, or where its answers say."""
     return patch_configurable(_at_head(config), _place(answers))
 
 
