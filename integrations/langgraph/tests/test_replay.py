@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 import durable_agents
 from durable_agents import runs
+from durable_agents._core.journal import Journal
 from durable_agents.errors import DivergedError
 from durable_agents.langgraph import DurableGraph
 
@@ -495,3 +496,28 @@ def test_an_input_that_was_kept_by_the_state_is_the_same_input(act: Any, is_plan
             assert attempt == 1
     assert killed == [len(EFFECTS)] * 2
     assert set(EFFECTS) == {"book"}
+
+
+def test_a_run_whose_first_checkpoint_is_lost_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writes of its input, which another thread stores, had been committed already."""
+    app = one(lambda state: {"log": [len(state["log"])]})
+    thread: Any = {"configurable": {"thread_id": "t"}}
+    app.invoke({"log": ["a"]}, thread, run_id="before")
+    stage = Journal.stage
+
+    def stage_writes_first(self: Journal, statements: Any) -> None:
+        if self.run_id != "r":
+            stage(self, statements)
+        elif any("langgraph_checkpoint" in statement.sql for statement in statements):
+            while not self.has_staged:
+                time.sleep(0.01)
+            self.flush()
+            raise Killed
+        elif not self.has_staged:
+            stage(self, statements)
+
+    monkeypatch.setattr(Journal, "stage", stage_writes_first)
+    with pytest.raises(Killed):
+        app.invoke({"log": ["b"]}, thread, run_id="r")
+    monkeypatch.undo()
+    assert app.invoke({"log": ["b"]}, thread, run_id="r") == {"log": ["a", 1, "b", 3]}

@@ -129,6 +129,11 @@ class Reader:
         rows = self._store.query(_LAST_RUN, (*self._scope, head.id, *self._scope))
         return str(rows[0][0]) if rows else None
 
+    def has_of(self, run: str) -> bool:
+        """Whether a run has stored a checkpoint of the thread."""
+        sql = "SELECT 1 FROM langgraph_checkpoint WHERE space = ? AND thread = ? AND ns = '' AND run = ? LIMIT 1"
+        return bool(self._store.query(sql, (*self._scope, run)))
+
     def checkpoint(self, ns: str, id: str | None) -> CheckpointRow | None:
         """The checkpoint of this id, or the latest."""
         which, params = ("AND id = ?", (id,)) if id else ("ORDER BY id DESC LIMIT 1", ())

@@ -91,7 +91,7 @@ class ReplaySaver(DurableSaver):
 
     def writes_of(self, thread: str, ns: str, checkpoint: str, task: str) -> list[tuple[str, Any]]:
         """What a task of the run wrote."""
-        reader = self._reader(thread)
+        reader = self.reader(thread)
         row = reader.checkpoint(ns, checkpoint)
         pending = reader.load(ns, row)[0].pending_writes if row else None
         return [(c, value) for t, c, value in pending or () if t == task and c not in WRITES_IDX_MAP]
@@ -103,7 +103,7 @@ class ReplaySaver(DurableSaver):
             return again
         thread, ns = str(config[CONF]["thread_id"]), config[CONF].get(CONFIG_KEY_CHECKPOINT_NS, "")
         id = get_checkpoint_id(config) or self._found(thread, ns)
-        reader = self._reader(thread)
+        reader = self.reader(thread)
         row = reader.checkpoint(ns, id) if id and id not in self._own else None
         if row is None:
             return None

@@ -238,7 +238,10 @@ class GraphRunner(Runner):
             return False
         if isinstance(input, Command) and head.has_input_writes:
             return True
-        last = self.saver.last_run(_thread(config), head)
+        reader = self.saver.reader(_thread(config))
+        if not reader.has_of(execution.id):
+            return False  # what it wrote belongs to a checkpoint that was lost
+        last = reader.last_run(head)
         if last != execution.id:
             raise execution.abort(
                 RunOver(f"run {execution.id!r} cannot go on: run {last!r} came after it on its thread")

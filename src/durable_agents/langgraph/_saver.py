@@ -211,7 +211,7 @@ class DurableSaver(BaseCheckpointSaver[str]):
         """The checkpoint that the config names, or the thread's latest; None if there is none."""
         place = _place(config)
         staging = self._flushed()
-        reader = self._reader(place[0])
+        reader = self.reader(place[0])
         row = reader.checkpoint(place[1], get_checkpoint_id(config))
         if row is None:
             self._lists.replace(staging, place, {})
@@ -223,17 +223,13 @@ class DurableSaver(BaseCheckpointSaver[str]):
     def head(self, thread: str) -> Head | None:
         """What is known of a thread's latest checkpoint without reading its state."""
         self._flushed()
-        return self._reader(thread).head()
+        return self.reader(thread).head()
 
     def maker(self, thread: str, ns: str) -> str | None:
         """Who stored the latest checkpoint of a namespace."""
         self._flushed()
         sql = "SELECT run FROM langgraph_checkpoint WHERE space = ? AND thread = ? AND ns = ? ORDER BY id DESC LIMIT 1"
         return next((run for (run,) in self._store().query(sql, (self._space, thread, ns))), None)
-
-    def last_run(self, thread: str, head: Head) -> str | None:
-        """See `Reader.last_run`."""
-        return self._reader(thread).last_run(head)
 
     def list(
         self,
@@ -269,7 +265,7 @@ class DurableSaver(BaseCheckpointSaver[str]):
         reader: Reader | None = None
         for thread, ns, id_, _ in keys[:limit]:
             if reader is None or reader.thread != thread:
-                reader = self._reader(thread)
+                reader = self.reader(thread)
             if row := reader.checkpoint(ns, id_):
                 yield reader.load(ns, row)[0]
 
@@ -279,7 +275,7 @@ class DurableSaver(BaseCheckpointSaver[str]):
         """What `DeltaChannel`s are rebuilt from: their last snapshot above the checkpoint and the writes since then."""
         thread, ns = _place(config)
         self._flushed()
-        return self._reader(thread).history(ns, get_checkpoint_id(config), channels)
+        return self.reader(thread).history(ns, get_checkpoint_id(config), channels)
 
     # -- async: database work in a thread; inside a run writing only stages, which needs none
 
@@ -342,7 +338,7 @@ class DurableSaver(BaseCheckpointSaver[str]):
             staging.flush()
         return staging
 
-    def _reader(self, thread: str) -> Reader:
+    def reader(self, thread: str) -> Reader:
         return Reader(self._store(), self.serde, self._space, thread)
 
     def _dump(self, channel: str, value: object) -> tuple[str, bytes]:
